@@ -1,0 +1,53 @@
+# The everyday commands; each does the set-up that it needs. `make help` lists them.
+PRESET    ?= cpu
+CONFIG    ?= configs/gpt_tiny.yaml
+JOBS      ?= $(shell nproc)
+override TORCH_DIR := $(if $(TORCH_DIR),$(abspath $(TORCH_DIR)))
+export TORCH_DIR
+
+BUILD   := build/$(PRESET)
+SOURCES  = $(shell find adapters cmake examples plugin tests -name '*.h' -o -name '*.cc')
+
+.DEFAULT_GOAL := help
+.PHONY: help train test demo setup configure build asan format tidy clean
+
+help:  ## This list
+	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+	@echo
+	@echo '  PRESET=cpu|asan|cuda|pure   which build (default cpu); programs are in build/<preset>/bin'
+	@echo '  TORCH_DIR=<dir>             a LibTorch 2.11 or newer that is already there, instead of the wheel'
+
+train: configure  ## Train a small GPT in 4 processes [CONFIG=configs/gpt_tiny.yaml] [ARGS='--set lr=1e-3']
+	@cmake --build $(BUILD) -j $(JOBS) --target pretrain_gpt
+	@BUILD_DIR=$(BUILD) examples/pretrain_gpt/train.sh $(CONFIG) $(ARGS)
+
+test: build  ## Build everything and run all tests
+	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+demo:  ## Both schedules in colour, bubbles and memory; needs no LibTorch
+	@setup/setup.sh demo
+	@cmake --preset pure --log-level=WARNING -DDUALPIPE_BUILD_TESTS=OFF >/dev/null
+	@cmake --build build/pure -j $(JOBS) --target dualpipe
+	@build/pure/bin/dualpipe demo
+
+setup:  ## System packages and the Python environment alone
+	@setup/setup.sh
+
+configure: setup
+	@cmake --preset $(PRESET) --log-level=WARNING "-DTORCH_DIR=$(TORCH_DIR)" >/dev/null
+
+build: configure  ## Build everything
+	@cmake --build $(BUILD) -j $(JOBS)
+
+asan:  ## All tests under the address and undefined-behaviour sanitizers
+	@$(MAKE) test PRESET=asan
+
+format:  ## Format the C++ sources
+	@clang-format -i $(SOURCES)
+
+tidy: setup  ## Check the C++ sources with clang-tidy
+	@cmake --preset tidy --log-level=WARNING "-DTORCH_DIR=$(TORCH_DIR)" >/dev/null
+	@run-clang-tidy -quiet -p build/tidy -j $(JOBS) $(abspath $(filter %.cc,$(SOURCES)))
+
+clean:  ## Remove the build folders
+	@rm -rf build

@@ -1,0 +1,51 @@
+// adapters/libtorch_host/plugin_schedule.h
+//
+// A schedule of the plugin as the trainer's forward-backward function: divides the layers into the stages that the
+// schedule's placement asks for (for DualPipe mirrored pairs of chunks), feeds the micro-batches that enter at this rank,
+// and installs the optimizer-step hook.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "adapters/libtorch_host/gpt_stage.h"
+#include "examples/pretrain_gpt/forward_backward.h"
+#include "plugin/runtime/dualpipe.h"
+#include "plugin/runtime/optimizer_hook.h"
+
+namespace dualpipe::libtorch_host {
+
+// The spec that a configuration asks for.
+ScheduleSpec spec_of(const pretrain_gpt::Config& config, int world_size);
+
+// Throws where the schedule's rule or the division of layers does not suit the configuration.
+void validate(const std::string& schedule, const pretrain_gpt::Config& config, int world_size);
+
+class PluginSchedule : public pretrain_gpt::ForwardBackward {
+ public:
+  PluginSchedule(const std::string& schedule, const pretrain_gpt::TrainContext& context);
+
+  double train_step(const pretrain_gpt::ReadMicroBatch& read) override;
+  double evaluate(const pretrain_gpt::ReadMicroBatch& read) override;
+  pretrain_gpt::StepOutcome optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad) override;
+  std::vector<pretrain_gpt::GptChunk*> chunks() override;
+  std::optional<std::string> recorded_actions() const override;
+
+  Pipeline& pipeline() { return *pipeline_; }
+  const StepStatistics& statistics() const { return statistics_; }  // Of the last training step.
+
+ private:
+  MicroBatches inputs(const pretrain_gpt::ReadMicroBatch& read) const;
+  MicroBatches labels(const pretrain_gpt::ReadMicroBatch& read) const;
+
+  bool record_actions_;
+  std::vector<std::shared_ptr<GptStage>> stages_;
+  Criterion criterion_;
+  std::unique_ptr<Pipeline> pipeline_;
+  std::unique_ptr<OptimizerHook> hook_;
+  StepStatistics statistics_;
+};
+
+}  // namespace dualpipe::libtorch_host

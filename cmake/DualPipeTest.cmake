@@ -1,0 +1,51 @@
+# DualPipeTest.cmake
+#
+# Tests, each with a label (pure, cpu or multiproc), a time limit and one OpenMP thread. A test that starts processes of
+# its own (multiproc) counts as two for `ctest -j`.
+#
+#   dualpipe_add_test(<name> LABEL <label> SOURCES <file>... [LIBS <target>...] [ARGS <arg>...] [TIMEOUT <seconds>])
+#       A GoogleTest program; a main() of its own wins over gmock's. With dualpipe_runtime or LibTorch among LIBS it uses
+#       the shared precompiled headers.
+#   dualpipe_add_python_test(<name> LABEL <label> SCRIPT <file> [ARGS <arg>...] [TIMEOUT <seconds>])
+#       A script that exits with 0, run by the checkout's .venv, or by any python3 where that does not exist.
+
+find_package(GTest REQUIRED)
+if(NOT DUALPIPE_PYTHON)
+  if(EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
+    set(DUALPIPE_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python")
+  else()
+    find_program(DUALPIPE_PYTHON NAMES python3 REQUIRED)
+  endif()
+endif()
+
+function(_dualpipe_set_test_properties name label timeout)
+  if(NOT label MATCHES "^(pure|cpu|multiproc)$")
+    message(FATAL_ERROR "Test ${name}: LABEL must be pure, cpu or multiproc, got '${label}'")
+  endif()
+  if(NOT timeout)
+    set(timeout 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout} ENVIRONMENT OMP_NUM_THREADS=1)
+  if(label STREQUAL "multiproc")
+    set_tests_properties(${name} PROPERTIES PROCESSORS 2)
+  endif()
+endfunction()
+
+function(dualpipe_add_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL;TIMEOUT" "SOURCES;LIBS;ARGS")
+  set(room PURE)
+  if(NOT arg_LABEL STREQUAL "pure")
+    set(room TORCH)
+  endif()
+  dualpipe_add_program(${name} ${room} SOURCES ${arg_SOURCES} LIBS ${arg_LIBS} GTest::gmock GTest::gmock_main)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  _dualpipe_set_test_properties(${name} "${arg_LABEL}" "${arg_TIMEOUT}")
+endfunction()
+
+function(dualpipe_add_python_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL;SCRIPT;TIMEOUT" "ARGS")
+  get_filename_component(script "${arg_SCRIPT}" ABSOLUTE)
+  add_test(NAME ${name} COMMAND "${DUALPIPE_PYTHON}" "${script}" ${arg_ARGS} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  _dualpipe_set_test_properties(${name} "${arg_LABEL}" "${arg_TIMEOUT}")
+endfunction()

@@ -1,0 +1,3 @@
+// cmake/pch/torch_pch.cc
+//
+// Gives the precompiled header's target a source.

@@ -1,0 +1,278 @@
+#include "examples/pretrain_gpt/builtin_1f1b.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <deque>
+#include <utility>
+
+#include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/gradient_norm.h"
+#include "examples/pretrain_gpt/layer_division.h"
+#include "examples/pretrain_gpt/model/initial_weights.h"
+#include "examples/pretrain_gpt/model/token_loss.h"
+#include "examples/pretrain_gpt/point_to_point.h"
+
+namespace pretrain_gpt {
+namespace {
+
+constexpr int kPostedAhead = 2;  // Receives per direction.
+constexpr int kForwardTag = 0, kBackwardTag = 1, kTiedTag = 2, kTags = 3;
+
+int tag(int kind, std::int64_t micro_batch) { return static_cast<int>(micro_batch * kTags + kind); }
+
+// A micro-batch between its forward and its backward.
+struct InFlight {
+  at::Tensor input;            // The leaf whose gradient goes to the rank before; undefined on the first rank.
+  torch::autograd::Edge root;  // Of the output or, on the last rank, of the loss.
+};
+
+// Receives of one direction, posted in order.
+class ReceiveQueue {
+ public:
+  ReceiveQueue(const TrainContext& context, int from, int kind) : context_(context), from_(from), kind_(kind) {}
+
+  void begin(std::int64_t count) {
+    posted_count_ = 0;
+    count_ = count;
+    for (int i = 0; i < kPostedAhead; ++i) {
+      post();
+    }
+  }
+
+  at::Tensor next() {
+    at::Tensor tensor = posted_.front().wait();
+    posted_.pop_front();
+    post();
+    return tensor;
+  }
+
+ private:
+  void post() {
+    if (posted_count_ < count_) {
+      const Config& config = context_.config;
+      posted_.push_back(post_receive(*context_.group, from_, tag(kind_, posted_count_++),
+                                     {config.micro_batch_size, config.seq_length, config.hidden_size},
+                                     params_dtype(config)));
+    }
+  }
+
+  const TrainContext& context_;
+  int from_, kind_;
+  std::int64_t count_ = 0, posted_count_ = 0;
+  std::deque<PostedMessage> posted_;
+};
+
+NamedTensors named_parameters(const GptChunk& chunk) {
+  NamedTensors tensors;
+  for (const auto& parameter : chunk.named_parameters()) {
+    tensors.emplace(parameter.key(), parameter.value());
+  }
+  return tensors;
+}
+
+class Builtin1F1B final : public ForwardBackward {
+ public:
+  explicit Builtin1F1B(const TrainContext& context)
+      : context_(context),
+        chunk_(context.config, divide_layers(context.config, context.world_size).at(context.rank)),
+        norm_(context.group, *context.store, named_parameters(chunk_)),
+        inputs_(context_, context.rank - 1, kForwardTag),
+        output_gradients_(context_, context.rank + 1, kBackwardTag),
+        outputs_sent_(context.group, context.rank + 1),
+        gradients_sent_(context.group, context.rank - 1) {}
+
+  double train_step(const ReadMicroBatch& read) override {
+    begin_step(read, /*with_backward=*/true);
+    const std::int64_t ahead = std::min<std::int64_t>(context_.world_size - 1 - context_.rank, num_microbatches());
+    for (std::int64_t k = 0; k < ahead; ++k) {
+      forward(read, k);
+    }
+    for (std::int64_t k = ahead; k < num_microbatches(); ++k) {
+      forward(read, k);
+      backward(k - ahead);
+    }
+    for (std::int64_t k = num_microbatches() - ahead; k < num_microbatches(); ++k) {
+      backward(k);
+    }
+    outputs_sent_.complete_all();
+    gradients_sent_.complete_all();
+    add_tied_gradients();
+    return mean_loss();
+  }
+
+  double evaluate(const ReadMicroBatch& read) override {
+    const at::NoGradGuard no_grad;
+    begin_step(read, /*with_backward=*/false);
+    for (std::int64_t k = 0; k < num_microbatches(); ++k) {
+      run_chunk(read, k, next_input());
+      outputs_sent_.complete_until(k + 1 - kPostedAhead);
+    }
+    outputs_sent_.complete_all();
+    return mean_loss();
+  }
+
+  StepOutcome optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad) override {
+    const double norm = norm_.compute();
+    const bool finite = std::isfinite(norm);
+    if (finite) {
+      norm_.clip(norm, clip_grad);
+      optimizer.step();
+    }
+    return {norm, !finite};
+  }
+
+  std::vector<GptChunk*> chunks() override { return {&chunk_}; }
+
+  std::optional<std::string> recorded_actions() const override {
+    return context_.config.record_actions ? std::optional(fmt::format("{}", fmt::join(actions_, ","))) : std::nullopt;
+  }
+
+ private:
+  bool is_first() const { return context_.rank == 0; }
+  bool is_last() const { return context_.rank == context_.world_size - 1; }
+  std::int64_t num_microbatches() const { return context_.config.num_microbatches(); }
+
+  void begin_step(const ReadMicroBatch& read, bool with_backward) {
+    actions_.clear();
+    loss_sum_ = 0;
+    loss_weight_ = is_last() ? total_weight(read) : 0;
+    if (with_backward && exchanges_tied_gradients()) {
+      tied_gradient_before_ = std::exchange(chunk_.embedding_weight().mutable_grad(), at::Tensor());
+    }
+    inputs_.begin(is_first() ? 0 : num_microbatches());
+    output_gradients_.begin(is_last() || !with_backward ? 0 : num_microbatches());
+  }
+
+  double total_weight(const ReadMicroBatch& read) const {
+    double weight = 0;
+    for (std::int64_t k = 0; k < num_microbatches(); ++k) {
+      weight += token_loss_weight(read(static_cast<int>(k)).loss_mask);
+    }
+    return weight;
+  }
+
+  at::Tensor next_input() { return is_first() ? at::Tensor() : inputs_.next(); }
+
+  void forward(const ReadMicroBatch& read, std::int64_t k) {
+    at::Tensor input = next_input();
+    if (!is_first()) {
+      input.requires_grad_();
+      // The rank before is a forward further ahead: what it has sent shows which gradients it has used.
+      gradients_sent_.complete_until(k - (context_.world_size - context_.rank));
+    }
+    const at::Tensor root = run_chunk(read, k, input);
+    in_flight_.push_back({std::move(input), torch::autograd::impl::gradient_edge(root)});
+    record('F', k);
+  }
+
+  // The output, which is on its way to the next rank, or the loss.
+  at::Tensor run_chunk(const ReadMicroBatch& read, std::int64_t k, const at::Tensor& input) {
+    MicroBatch batch;
+    if (is_first() || is_last()) {
+      batch = read(static_cast<int>(k));
+    }
+    const at::Tensor output = chunk_.forward(is_first() ? batch.tokens : input);
+    if (!is_last()) {
+      outputs_sent_.send(output, tag(kForwardTag, k));
+      return output;
+    }
+    const at::Tensor loss = token_loss_sum(output, batch.labels, batch.loss_mask);
+    loss_sum_ += loss.item<double>();
+    return loss;
+  }
+
+  void backward(std::int64_t k) {
+    InFlight step = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    torch::autograd::Engine::get_default_engine().execute({step.root}, {root_gradient(k)}, /*keep_graph=*/false,
+                                                          /*create_graph=*/false, /*accumulate_grad=*/true);
+    if (!is_first()) {
+      gradients_sent_.send(step.input.grad(), tag(kBackwardTag, k));
+    }
+    record('B', k);
+  }
+
+  at::Tensor root_gradient(std::int64_t k) {
+    if (is_last()) {
+      const bool in_double = params_dtype(context_.config) == at::kDouble;
+      return at::full({}, 1 / std::max(loss_weight_, 1.0), in_double ? at::kDouble : at::kFloat);
+    }
+    at::Tensor gradient = output_gradients_.next();
+    outputs_sent_.complete_until(k + 1);  // The next rank has used output k: it sent this gradient.
+    return gradient;
+  }
+
+  // The first and the last rank hold a copy of a tied weight each.
+  bool exchanges_tied_gradients() const {
+    return !context_.config.untie_embeddings_and_output_weights && context_.world_size > 1 && (is_first() || is_last());
+  }
+
+  // Both copies get the sum of this step's two gradients, beside what earlier steps have left.
+  void add_tied_gradients() {
+    if (!exchanges_tied_gradients()) {
+      return;
+    }
+    const int other = is_first() ? context_.world_size - 1 : 0;
+    const at::Tensor gradient = chunk_.embedding_weight().grad();
+    PostedMessage theirs = post_receive(*context_.group, other, kTiedTag, gradient.sizes(), gradient.scalar_type());
+    SendQueue mine(context_.group, other);
+    mine.send(gradient.clone(), kTiedTag);
+    gradient.add_(theirs.wait());
+    mine.complete_all();
+    if (tied_gradient_before_.defined()) {
+      gradient.add_(std::exchange(tied_gradient_before_, at::Tensor()));
+    }
+  }
+
+  double mean_loss() {
+    std::vector<at::Tensor> sums{at::zeros({2}, at::kDouble)};
+    double* const sum = sums[0].mutable_data_ptr<double>();
+    sum[0] = loss_sum_;
+    sum[1] = loss_weight_;
+    if (context_.world_size > 1) {
+      context_.group->allreduce(sums)->wait();
+    }
+    return sum[0] / std::max(sum[1], 1.0);
+  }
+
+  void record(char kind, std::int64_t k) {
+    if (context_.config.record_actions) {
+      actions_.push_back(fmt::format("{}{}{}", context_.rank, kind, k));
+    }
+  }
+
+  const TrainContext context_;
+  GptChunk chunk_;
+  GradientNorm norm_;
+  ReceiveQueue inputs_, output_gradients_;
+  SendQueue outputs_sent_, gradients_sent_;
+  std::deque<InFlight> in_flight_;
+  double loss_sum_ = 0, loss_weight_ = 0;
+  at::Tensor tied_gradient_before_;
+  std::vector<std::string> actions_;
+};
+
+void validate(const Config& config, int world_size) {
+  divide_layers(config, world_size);
+  if (config.virtual_pipeline_model_parallel_size.value_or(1) != 1) {
+    throw UserError("builtin_1f1b", fmt::format("virtual_pipeline_model_parallel_size must be 1, got {}; leave it out",
+                                                *config.virtual_pipeline_model_parallel_size));
+  }
+}
+
+}  // namespace
+
+ScheduleEntry builtin_1f1b() {
+  return {"builtin_1f1b", "the trainer's own 1F1B: one stage per rank, any number of micro-batches", validate,
+          [](const TrainContext& context) { return std::make_unique<Builtin1F1B>(context); }};
+}
+
+}  // namespace pretrain_gpt

@@ -1,0 +1,125 @@
+#include "examples/pretrain_gpt/config_reader.h"
+
+#include <fmt/format.h>
+
+#include "examples/pretrain_gpt/config_fields.h"
+#include "examples/pretrain_gpt/data/split.h"
+#include "examples/pretrain_gpt/error.h"
+
+namespace pretrain_gpt {
+namespace {
+
+std::string origin(const std::string& name, const YAML::Mark& mark) { return fmt::format("{}:{}", name, mark.line + 1); }
+
+YAML::Node load(const std::string& yaml, const std::string& name) {
+  try {
+    return YAML::Load(yaml);
+  } catch (const YAML::ParserException& error) {
+    throw UserError(origin(name, error.mark), fmt::format("must be YAML, one `key: value` a line; {}", error.msg));
+  }
+}
+
+// Keys stand at the top level; a section is refused by its first key, which is what the user has to move.
+void refuse_section(const std::string& section, const YAML::Node& content, const std::string& name) {
+  for (const auto& entry : content) {
+    const YAML::Node& value = entry.second;
+    const std::string inner = entry.first.Scalar();
+    const std::string where = origin(name, entry.first.Mark());
+    if (find_config_field(inner) == nullptr) {
+      throw UserError(where, fmt::format("unknown key '{}' in section '{}'{}", inner, section,
+                                         did_you_mean(inner, config_keys())));
+    }
+    throw UserError(where, fmt::format("{} must stand at the top level, got it in section '{}'; for example `{}: {}` "
+                                       "without indentation",
+                                       inner, section, inner, value.IsScalar() ? value.Scalar() : "..."));
+  }
+}
+
+struct Rules {
+  const Config& config;
+  const ConfigReader& reader;
+
+  void require(bool holds, const std::string& key, const std::string& rule, const std::string& example,
+               const std::string& other = "") const {
+    if (!holds) {
+      const std::string beside = other.empty() ? "" : ", with " + reader.cite(other);
+      throw UserError("config", fmt::format("{} must be {}, got {}{}; for example {}", key, rule, reader.cite(key), beside,
+                                            example));
+    }
+  }
+
+  void check_model() const {
+    const std::int64_t heads = config.num_attention_heads;
+    require(config.hidden_size % heads == 0, "hidden_size", "a multiple of num_attention_heads",
+            fmt::format("{}", 16 * heads), "num_attention_heads");
+    require(config.hidden_size / heads % 2 == 0, "hidden_size", "an even multiple of num_attention_heads",
+            fmt::format("{}", 16 * heads), "num_attention_heads");
+  }
+
+  void check_batch() const {
+    require(config.global_batch_size % config.micro_batch_size == 0, "global_batch_size", "a multiple of micro_batch_size",
+            fmt::format("{}", 8 * config.micro_batch_size), "micro_batch_size");
+  }
+
+  void check_learning_rate() const {
+    require(config.min_lr <= config.lr, "min_lr", "at most lr", fmt::format("{}", config.lr / 10), "lr");
+    const std::int64_t decay = config.lr_decay_iters.value_or(config.train_iters);
+    const std::string other = config.lr_decay_iters ? "lr_decay_iters" : "train_iters";
+    require(config.lr_warmup_iters < decay, "lr_warmup_iters", "below " + other, fmt::format("{}", decay / 10), other);
+  }
+};
+
+}  // namespace
+
+void ConfigReader::read_yaml(const std::string& yaml, const std::string& name) {
+  const YAML::Node root = load(yaml, name);
+  if (root.IsNull()) {
+    return;
+  }
+  if (!root.IsMap()) {
+    throw UserError(name + ":1", "must be `key: value` lines, got something else; for example num_layers: 8");
+  }
+  std::map<std::string, int> line_of;
+  for (const auto& entry : root) {
+    const YAML::Node& value = entry.second;
+    const std::string key = entry.first.Scalar();
+    const std::string where = origin(name, entry.first.Mark());
+    const auto [first, is_new] = line_of.emplace(key, entry.first.Mark().line + 1);
+    if (!is_new) {
+      throw UserError(where, fmt::format("{} must be given once, got it on line {} too; remove one", key, first->second));
+    }
+    if (value.IsMap() && find_config_field(key) == nullptr) {
+      refuse_section(key, value, name);
+    }
+    read(key, value, where);
+  }
+}
+
+void ConfigReader::read(const std::string& key, const YAML::Node& value, const std::string& origin) {
+  const ConfigField* field = find_config_field(key);
+  if (field == nullptr) {
+    throw UserError(origin, fmt::format("unknown key '{}'{}", key, did_you_mean(key, config_keys())));
+  }
+  field->read(config_, value, origin);
+  origins_[key] = origin;
+}
+
+Config ConfigReader::finish() const {
+  const Rules rules{config_, *this};
+  rules.check_model();
+  rules.check_batch();
+  rules.check_learning_rate();
+  parse_split(config_.split, origin_of("split"));
+  return config_;
+}
+
+std::string ConfigReader::cite(const std::string& key) const {
+  return fmt::format("{} = {} ({})", key, find_config_field(key)->print(config_), origin_of(key));
+}
+
+std::string ConfigReader::origin_of(const std::string& key) const {
+  const auto found = origins_.find(key);
+  return found == origins_.end() ? "default" : found->second;
+}
+
+}  // namespace pretrain_gpt

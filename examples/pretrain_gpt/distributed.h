@@ -1,0 +1,56 @@
+// examples/pretrain_gpt/distributed.h
+//
+// How the processes of a run meet: a key-value store, and a Gloo process group made over it.
+//
+// Under torchrun its agent hosts the store; else rank 0 does, on MASTER_PORT, and has to leave last. One process alone
+// needs no port. Keys stand under a prefix of the run's attempt, so that a restarted run does not see older ones.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/pretrain_gpt/environment.h"
+
+namespace pretrain_gpt {
+
+class Rendezvous {
+ public:
+  // Hosts the store where this rank has to, and connects to it, within `timeout`. Throws UserError where the port is taken
+  // or nobody answers.
+  Rendezvous(const Environment& environment, std::chrono::milliseconds timeout);
+
+  // This thread's client. Its waits last as long as the timeout of the constructor.
+  const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }
+
+  // Another client, for another thread: a client's calls exclude each other, waits included.
+  c10::intrusive_ptr<c10d::Store> connect(std::optional<std::chrono::milliseconds> timeout = {}) const;
+
+  // The other ranks need this process as long as they use the store.
+  bool is_host() const { return is_host_; }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> open(bool as_host, std::chrono::milliseconds timeout) const;
+  c10::intrusive_ptr<c10d::Store> prefixed(c10::intrusive_ptr<c10d::Store> store,
+                                           std::chrono::milliseconds timeout) const;
+
+  Environment environment_;
+  std::chrono::milliseconds timeout_;
+  bool is_host_;
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+// Collective. On one machine messages stay on the loopback interface; else they take the interface that
+// GLOO_SOCKET_IFNAME names, or that of the host's name.
+c10::intrusive_ptr<c10d::ProcessGroup> make_gloo_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                                       const Environment& environment, std::chrono::milliseconds timeout);
+
+// The texts of all ranks, by rank. Collective; `key` is used once per run.
+std::vector<std::string> gather_texts(c10d::Store& store, const std::string& key, int rank, int world_size,
+                                      const std::string& text);
+
+}  // namespace pretrain_gpt

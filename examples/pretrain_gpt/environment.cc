@@ -1,0 +1,119 @@
+#include "examples/pretrain_gpt/environment.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+
+#include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/host_list.h"
+
+namespace pretrain_gpt {
+namespace {
+
+struct Launcher {
+  std::string rank, world_size, local_rank, local_world_size;  // Names of variables; "" where it has none.
+};
+
+const Launcher kTorchrun{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+const Launcher kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                        "OMPI_COMM_WORLD_LOCAL_SIZE"};
+const Launcher kSlurm{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""};
+
+class Reader {
+ public:
+  explicit Reader(const GetVariable& get) : get_(get) {}
+
+  std::optional<std::string> text(const std::string& name) const { return name.empty() ? std::nullopt : get_(name); }
+
+  std::optional<int> integer(const std::string& name, int least, int most) const {
+    const std::optional<std::string> value = text(name);
+    if (!value) {
+      return std::nullopt;
+    }
+    int number = 0;
+    const auto [end, error] = std::from_chars(value->data(), value->data() + value->size(), number);
+    const bool is_number = error == std::errc{} && end == value->data() + value->size();
+    if (!is_number || number < least || number > most) {
+      const std::string range = most == kNoLimit ? fmt::format("an integer of at least {}", least)
+                                                 : fmt::format("an integer from {} to {}", least, most);
+      throw UserError(name, fmt::format("must be {}, got '{}'; for example {}={}", range, *value, name, least));
+    }
+    return number;
+  }
+
+  int required(const std::string& name, int least, int most, const std::string& beside) const {
+    const std::optional<int> value = integer(name, least, most);
+    if (!value) {
+      throw UserError(name, fmt::format("must be set where {} is, got nothing; for example {}={}", beside, name, least));
+    }
+    return *value;
+  }
+
+  static constexpr int kNoLimit = std::numeric_limits<int>::max();
+
+ private:
+  const GetVariable& get_;
+};
+
+void read_ranks(const Reader& reader, const Launcher& launcher, Environment& environment) {
+  environment.world_size = reader.required(launcher.world_size, 1, Reader::kNoLimit, launcher.rank);
+  const int world_size = environment.world_size;
+  environment.rank = reader.required(launcher.rank, 0, Reader::kNoLimit, launcher.world_size);
+  if (environment.rank >= world_size) {
+    throw UserError(launcher.rank, fmt::format("must be below {} = {}, got {}; for example {}=0", launcher.world_size,
+                                               world_size, environment.rank, launcher.rank));
+  }
+  environment.local_rank = reader.integer(launcher.local_rank, 0, Reader::kNoLimit).value_or(environment.rank);
+  environment.local_world_size = reader.integer(launcher.local_world_size, 1, world_size).value_or(world_size);
+}
+
+void read_slurm_master(const Reader& reader, Environment& environment) {
+  auto nodes = reader.text("SLURM_JOB_NODELIST");
+  if (!nodes) {
+    nodes = reader.text("SLURM_NODELIST");
+  }
+  if (nodes) {
+    environment.master_address = first_host(*nodes);
+  }
+  if (reader.integer("SLURM_NNODES", 1, Reader::kNoLimit).value_or(1) > 1) {
+    environment.local_world_size = 1;
+  }
+  if (const auto job = reader.integer("SLURM_JOB_ID", 0, Reader::kNoLimit)) {
+    environment.master_port = 20000 + *job % 10000;
+  }
+}
+
+void read_master(const Reader& reader, Environment& environment) {
+  environment.master_address = reader.text("MASTER_ADDR").value_or(environment.master_address);
+  environment.master_port = reader.integer("MASTER_PORT", 1, 65535).value_or(environment.master_port);
+  environment.launcher_hosts_store = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  environment.attempt = reader.integer("TORCHELASTIC_RESTART_COUNT", 0, Reader::kNoLimit).value_or(0);
+}
+
+bool is_launched_by(const Reader& reader, const Launcher& launcher) { return reader.text(launcher.rank).has_value(); }
+
+}  // namespace
+
+Environment read_environment(const GetVariable& get) {
+  const Reader reader(get);
+  Environment environment;
+  if (is_launched_by(reader, kTorchrun) || reader.text(kTorchrun.world_size)) {
+    read_ranks(reader, kTorchrun, environment);
+  } else if (is_launched_by(reader, kOpenMpi)) {
+    read_ranks(reader, kOpenMpi, environment);
+  } else if (is_launched_by(reader, kSlurm)) {
+    read_ranks(reader, kSlurm, environment);
+    read_slurm_master(reader, environment);
+  }
+  read_master(reader, environment);
+  return environment;
+}
+
+std::optional<std::string> process_variable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+}  // namespace pretrain_gpt

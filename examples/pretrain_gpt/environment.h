@@ -1,0 +1,37 @@
+// examples/pretrain_gpt/environment.h
+//
+// Which process of the run this one is, from the variables that its launcher sets:
+//   torchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT
+//   mpirun    OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (Open MPI)
+//   srun      SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_JOB_NODELIST (Slurm)
+// The first launcher in this order whose rank variable is set is taken; with none there is one process. The number of
+// processes is what the variables say, never the number of devices. MASTER_ADDR and MASTER_PORT always win; without them
+// all processes are on this machine, under Slurm the master is the first node of the list and the port follows the job id.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace pretrain_gpt {
+
+struct Environment {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = 0;
+  int local_world_size = 1;  // Processes on this machine.
+  std::string master_address = "127.0.0.1";
+  int master_port = 29500;
+  bool launcher_hosts_store = false;  // torchrun's agent does; else rank 0 has to.
+  int attempt = 0;                    // torchrun's restart count: keys of an earlier attempt are not ours.
+};
+
+using GetVariable = std::function<std::optional<std::string>(const std::string& name)>;
+
+// Throws UserError naming the variable where a value is no number, out of range, or missing beside another.
+Environment read_environment(const GetVariable& get);
+
+// Variables of this process.
+std::optional<std::string> process_variable(const std::string& name);
+
+}  // namespace pretrain_gpt

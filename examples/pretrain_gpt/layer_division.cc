@@ -1,0 +1,80 @@
+#include "examples/pretrain_gpt/layer_division.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <numeric>
+
+#include "examples/pretrain_gpt/error.h"
+
+namespace pretrain_gpt {
+namespace {
+
+std::int64_t layer_cost(const Config& config) {
+  const std::int64_t h = config.hidden_size;
+  return 4 * h * h + 3 * h * config.ffn_size() + config.seq_length * h;
+}
+
+std::vector<std::int64_t> counts_by_cost(const Config& config, int num_stages) {
+  std::vector<std::int64_t> counts(num_stages, 1);
+  std::vector<std::int64_t> cost(num_stages, layer_cost(config));
+  cost.front() += config.hidden_size;
+  cost.back() += config.vocab_size * config.hidden_size;
+  for (std::int64_t layer = num_stages; layer < config.num_layers; ++layer) {
+    int least = 0;
+    for (int stage = 1; stage < num_stages; ++stage) {
+      if (cost[stage] <= cost[least]) {
+        least = stage;
+      }
+    }
+    ++counts[least];
+    cost[least] += layer_cost(config);
+  }
+  return counts;
+}
+
+void check_counts(const Config& config, int num_stages, const std::vector<std::int64_t>& counts) {
+  const std::int64_t sum = std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+  if (static_cast<int>(counts.size()) == num_stages && sum == config.num_layers) {
+    return;
+  }
+  std::string works = fmt::format("raise num_layers to at least {}", num_stages);
+  if (config.num_layers >= num_stages) {
+    works = fmt::format("for example [{}]", fmt::join(counts_by_cost(config, num_stages), ", "));
+  }
+  throw UserError("pipeline_layer_counts",
+                  fmt::format("must list {} stages whose layers add up to num_layers = {}, got [{}]: {} layers over {} "
+                              "stages; {}",
+                              num_stages, config.num_layers, fmt::join(counts, ", "), sum, counts.size(), works));
+}
+
+std::vector<std::int64_t> layer_counts(const Config& config, int num_stages) {
+  if (!config.pipeline_layer_counts.empty()) {
+    check_counts(config, num_stages, config.pipeline_layer_counts);
+    return config.pipeline_layer_counts;
+  }
+  if (config.num_layers < num_stages) {
+    throw UserError("num_layers",
+                    fmt::format("must be at least the number of stages = {}, got {}: {} stages would hold no layer; for "
+                                "example {}",
+                                num_stages, config.num_layers, num_stages - config.num_layers, num_stages));
+  }
+  return counts_by_cost(config, num_stages);
+}
+
+}  // namespace
+
+std::vector<Chunk> divide_layers(const Config& config, int num_stages) {
+  std::vector<Chunk> chunks;
+  std::int64_t first = 0;
+  for (const std::int64_t count : layer_counts(config, num_stages)) {
+    const int stage = static_cast<int>(chunks.size());
+    chunks.push_back({stage, num_stages, first, count, stage == 0, stage == num_stages - 1});
+    first += count;
+  }
+  return chunks;
+}
+
+Chunk whole_model(const Config& config) { return {0, 1, 0, config.num_layers, true, true}; }
+
+}  // namespace pretrain_gpt

@@ -1,0 +1,83 @@
+// examples/pretrain_gpt/main.cc
+//
+// The program `pretrain_gpt`: train, prepare-data, schedules.
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "examples/pretrain_gpt/builtin_1f1b.h"
+#include "examples/pretrain_gpt/data/prepare_data.h"
+#include "examples/pretrain_gpt/extensions.h"
+#include "examples/pretrain_gpt/train.h"
+
+namespace {
+
+using namespace pretrain_gpt;
+
+ScheduleRegistry all_schedules() {
+  ScheduleRegistry registry;
+  registry.add(builtin_1f1b());
+  register_extensions(registry);
+  return registry;
+}
+
+void add_train(CLI::App& app, TrainOptions& options) {
+  CLI::App* command = app.add_subcommand("train", "Train a GPT; start it once per rank, with torchrun, srun or mpirun");
+  command->add_option("--config", options.config, "YAML file, for example configs/gpt_tiny.yaml")->required();
+  command->add_option("--set", options.overrides, "key=value, over the file; may be given again")->allow_extra_args(false);
+}
+
+void add_prepare_data(CLI::App& app, PrepareOptions& options) {
+  CLI::App* command = app.add_subcommand("prepare-data", "Make an indexed data set of byte tokens from text files");
+  command->add_option("--input", options.inputs, "Files, and folders that are searched")->required();
+  command->add_option("--output", options.output, "Prefix of the .bin and .idx files")->required();
+  command->add_option("--extensions", options.extensions, "Which files of a folder are taken, for example .py");
+  command->add_option("--max-bytes", options.max_bytes, "Stop before the file that would exceed it");
+}
+
+void run_prepare_data(const PrepareOptions& options) {
+  const PreparedData data = prepare_data(options);
+  fmt::print("{} documents, {} tokens: {}.bin, {}.idx\n", data.documents, data.tokens, options.output, options.output);
+}
+
+void list_schedules(const ScheduleRegistry& registry) {
+  for (const ScheduleEntry& entry : registry.entries()) {
+    fmt::print("{:<20} {}\n", entry.name, entry.summary);
+  }
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Trains a GPT over a pipeline of processes"};
+  app.require_subcommand(1);
+  TrainOptions train;
+  PrepareOptions prepare;
+  add_train(app, train);
+  add_prepare_data(app, prepare);
+  app.add_subcommand("schedules", "List the values of pipeline_schedule");
+  CLI11_PARSE(app, argc, argv);
+
+  if (app.got_subcommand("train")) {
+    run_train(train, all_schedules());
+  } else if (app.got_subcommand("prepare-data")) {
+    run_prepare_data(prepare);
+  } else {
+    list_schedules(all_schedules());
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  // A peer that has gone is an error of the call that talks to it, not the end of this process.
+  std::signal(SIGPIPE, SIG_IGN);
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,26 @@
+// examples/pretrain_gpt/optimizer.h
+//
+// AdamW over a rank's chunks, and its learning rate: linear warm-up, then cosine decay.
+#pragma once
+
+#include <torch/optim/adamw.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "examples/pretrain_gpt/config.h"
+#include "examples/pretrain_gpt/model/gpt_chunk.h"
+
+namespace pretrain_gpt {
+
+// Matrices decay, norm weights do not. A weight that two chunks share is taken once.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Config& config, const std::vector<GptChunk*>& chunks);
+
+// Of step `iteration`, counted from 1: lr * iteration / lr_warmup_iters during warm-up, then along half a cosine from lr
+// to min_lr at lr_decay_iters, min_lr after it.
+double learning_rate(const Config& config, std::int64_t iteration);
+
+void set_learning_rate(torch::optim::Optimizer& optimizer, double lr);
+
+}  // namespace pretrain_gpt

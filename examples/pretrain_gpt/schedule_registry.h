@@ -1,0 +1,49 @@
+// examples/pretrain_gpt/schedule_registry.h
+//
+// From the name in `pipeline_schedule` to a forward-backward function.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/pretrain_gpt/forward_backward.h"
+
+namespace pretrain_gpt {
+
+struct ScheduleEntry {
+  std::string name;
+  std::string summary;  // One line for `pretrain_gpt schedules`.
+
+  // Throws where the configuration does not suit the schedule. Called on every rank before anything is sent.
+  std::function<void(const Config& config, int world_size)> validate;
+
+  std::function<std::unique_ptr<ForwardBackward>(const TrainContext& context)> make;
+};
+
+class ScheduleRegistry {
+ public:
+  // Makes an entry for names that are not in the registry (a file, say), or nothing.
+  using Resolver = std::function<std::optional<ScheduleEntry>(const std::string& name)>;
+
+  // Throws UserError if the name is taken.
+  void add(ScheduleEntry entry);
+
+  // Asked in the order of addition, after the names.
+  void add_resolver(Resolver resolver);
+
+  // Throws UserError with all names and the nearest one if there is none.
+  ScheduleEntry find(const std::string& name) const;
+
+  const std::vector<ScheduleEntry>& entries() const { return entries_; }
+
+ private:
+  std::vector<std::string> names() const;
+
+  std::vector<ScheduleEntry> entries_;
+  std::vector<Resolver> resolvers_;
+};
+
+}  // namespace pretrain_gpt

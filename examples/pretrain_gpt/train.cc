@@ -1,0 +1,200 @@
+#include "examples/pretrain_gpt/train.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "examples/pretrain_gpt/agreement.h"
+#include "examples/pretrain_gpt/data/data_position.h"
+#include "examples/pretrain_gpt/distributed.h"
+#include "examples/pretrain_gpt/environment.h"
+#include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/failure_watch.h"
+#include "examples/pretrain_gpt/optimizer.h"
+#include "examples/pretrain_gpt/train_log.h"
+
+namespace pretrain_gpt {
+namespace {
+
+// What a rank has found to be in order on its own, before it talks to another.
+struct Plan {
+  Config config;
+  ScheduleEntry schedule;
+  TrainingData data;
+};
+
+Plan make_plan(const TrainOptions& options, const ScheduleRegistry& registry, int world_size) {
+  Plan plan;
+  plan.config = load_config(options.config, options.overrides);
+  resolve(plan.config, world_size);
+  plan.schedule = registry.find(plan.config.pipeline_schedule);
+  plan.schedule.validate(plan.config, world_size);
+  plan.data = open_training_data(plan.config);
+  std::error_code error;
+  std::filesystem::create_directories(plan.config.output_dir, error);
+  if (error) {
+    throw UserError("output_dir", fmt::format("must be a folder that can be made, got {}: {}; for example output",
+                                              plan.config.output_dir, error.message()));
+  }
+  return plan;
+}
+
+void check_agreement(const Plan& plan, const Environment& environment, c10d::Store& store) {
+  KeyValues pairs = key_values(plan.config);
+  pairs.emplace_back("the number of processes", std::to_string(environment.world_size));
+  pairs.emplace_back("the number of tokens in data_path", std::to_string(plan.data.num_tokens));
+  std::vector<KeyValues> by_rank;
+  for (const std::string& text :
+       gather_texts(store, "config", environment.rank, environment.world_size, to_text(pairs))) {
+    by_rank.push_back(from_text(text));
+  }
+  check_agreement(by_rank);
+}
+
+// As torchrun does: processes that share a machine get a thread each, unless the user says otherwise.
+void limit_threads(const Environment& environment) {
+  if (environment.local_world_size > 1 && !process_variable("OMP_NUM_THREADS")) {
+    at::set_num_threads(1);
+  }
+}
+
+class Trainer {
+ public:
+  Trainer(const TrainContext& context, Plan& plan)
+      : context_(context),
+        config_(plan.config),
+        data_(plan.data),
+        schedule_(plan.schedule.make(context)),
+        optimizer_(make_optimizer(config_, schedule_->chunks())) {
+    if (context.rank == 0) {
+      log_.emplace(config_, stdout);
+    }
+  }
+
+  void run() {
+    say(fmt::format("{}: {} process(es), {} micro-batches of {} x {} tokens a step, {} samples in {}",
+                    config_.pipeline_schedule, context_.world_size, config_.num_microbatches(), config_.micro_batch_size,
+                    config_.seq_length, data_.training->size(), config_.data_path));
+    for (std::int64_t iteration = 1; iteration <= config_.train_iters; ++iteration) {
+      const IterationRecord record = step(iteration);
+      if (log_) {
+        log_->add(record);
+      }
+    }
+    write_actions();
+    if (log_) {
+      say(fmt::format("metrics of every step: {}", log_->metrics_path().string()));
+    }
+  }
+
+ private:
+  void say(const std::string& line) {
+    if (log_) {
+      log_->say(line);
+    }
+  }
+
+  IterationRecord step(std::int64_t iteration) {
+    const auto start = std::chrono::steady_clock::now();
+    IterationRecord record;
+    record.iteration = iteration;
+    record.lr = learning_rate(config_, iteration);
+    set_learning_rate(*optimizer_, record.lr);
+    optimizer_->zero_grad();
+    record.lm_loss = schedule_->train_step([this](int index) { return data_.training->read(index); });
+    const StepOutcome outcome = schedule_->optimizer_step(*optimizer_, config_.clip_grad);
+    data_.training->advance();
+    const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+    record.grad_norm = outcome.grad_norm;
+    record.skipped = outcome.skipped;
+    record.consumed_samples = data_.training->consumed_samples();
+    record.ms = elapsed.count();
+    record.tokens_per_second = static_cast<double>(config_.global_batch_size * config_.seq_length) * 1000 / record.ms;
+    record.validation_loss = evaluate(iteration);
+    return record;
+  }
+
+  // The same samples each time. Nothing where no evaluation is due.
+  std::optional<double> evaluate(std::int64_t iteration) {
+    if (config_.eval_interval == 0 || iteration % config_.eval_interval != 0) {
+      return std::nullopt;
+    }
+    data_.validation->set_consumed_samples(0);
+    double sum = 0;
+    for (std::int64_t i = 0; i < config_.eval_iters; ++i) {
+      sum += schedule_->evaluate([this](int index) { return data_.validation->read(index); });
+      data_.validation->advance();
+    }
+    return sum / static_cast<double>(config_.eval_iters);
+  }
+
+  // Every rank's actions of the last step, a row per rank.
+  void write_actions() {
+    if (!config_.record_actions) {
+      return;
+    }
+    const std::string row = schedule_->recorded_actions().value_or("");
+    const auto rows = gather_texts(*context_.store, "actions", context_.rank, context_.world_size, row);
+    if (context_.rank == 0) {
+      std::ofstream file(context_.output_dir / "actions.csv");
+      for (const std::string& line : rows) {
+        file << line << '\n';
+      }
+      say(fmt::format("actions of the last step: {}", (context_.output_dir / "actions.csv").string()));
+    }
+  }
+
+  const TrainContext& context_;
+  const Config& config_;
+  TrainingData& data_;
+  std::unique_ptr<ForwardBackward> schedule_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::optional<TrainLog> log_;
+};
+
+// The other ranks are told where this one is ready for that.
+void train(Plan& plan, const Environment& environment, const Rendezvous& rendezvous) {
+  check_agreement(plan, environment, *rendezvous.store());
+  const auto group =
+      make_gloo_group(rendezvous.store(), environment, std::chrono::seconds(plan.config.timeout_s));
+  const TrainContext context{plan.config, environment.rank, environment.world_size,
+                             group,       rendezvous.store(), plan.config.output_dir};
+  Trainer(context, plan).run();
+}
+
+}  // namespace
+
+void run_train(const TrainOptions& options, const ScheduleRegistry& registry) {
+  const Environment environment = read_environment(process_variable);
+  limit_threads(environment);
+  std::optional<Plan> plan;
+  std::string mistake;
+  try {
+    plan = make_plan(options, registry, environment.world_size);
+  } catch (const std::exception& error) {
+    mistake = error.what();
+  }
+  const std::chrono::seconds timeout(plan ? plan->config.timeout_s : 10);
+  std::optional<Rendezvous> rendezvous;
+  try {
+    rendezvous.emplace(environment, timeout);
+  } catch (const std::exception& error) {
+    exit_with_error(environment.rank, plan ? error.what() : mistake);
+  }
+  FailureWatch watch(*rendezvous, environment.rank, environment.world_size);
+  if (!plan) {
+    watch.fail(mistake);
+  }
+  try {
+    train(*plan, environment, *rendezvous);
+    watch.finish();
+  } catch (const std::exception& error) {
+    watch.fail(error.what());
+  }
+}
+
+}  // namespace pretrain_gpt

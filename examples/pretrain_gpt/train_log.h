@@ -1,0 +1,42 @@
+// examples/pretrain_gpt/train_log.h
+//
+// Where the records of a run go: every step to <output_dir>/metrics.jsonl, a line per log_interval to a stream, and, where
+// that stream is a terminal, a progress bar below the lines. Rank 0 owns one; the other ranks have none.
+#pragma once
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "examples/pretrain_gpt/iteration_record.h"
+
+namespace pretrain_gpt {
+
+class TrainLog {
+ public:
+  // Starts metrics.jsonl anew. Throws UserError where it cannot be written. `config` outlives the log.
+  TrainLog(const Config& config, std::FILE* stream);
+
+  void say(const std::string& line);
+  void add(const IterationRecord& record);
+
+  const std::filesystem::path& metrics_path() const { return metrics_path_; }
+
+ private:
+  void draw_bar(std::int64_t iteration);
+  void erase_bar();
+
+  const Config& config_;
+  std::FILE* stream_;
+  bool is_terminal_;
+  bool bar_is_drawn_ = false;
+  std::filesystem::path metrics_path_;
+  std::ofstream metrics_;
+  LogInterval interval_;
+};
+
+// "[████████            ]  40%  80/200", `width` characters between the brackets.
+std::string progress_bar(std::int64_t done, std::int64_t total, int width);
+
+}  // namespace pretrain_gpt

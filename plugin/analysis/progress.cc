@@ -1,0 +1,109 @@
+#include "plugin/analysis/progress.h"
+
+#include <numeric>
+
+#include "plugin/schedule/error.h"
+#include "plugin/schedule/text.h"
+
+namespace dualpipe::analysis {
+namespace {
+
+constexpr std::uint8_t kForwardDone = 1;
+constexpr std::uint8_t kBackwardDone = 2;
+
+void check_op(const Schedule& schedule, const StageTable<std::uint8_t>& table, const Op& op) {
+  if (!is_compute(op.kind)) {
+    throw ScheduleError(schedule.name, "only F, B, I and W can be simulated, got " + to_string(op));
+  }
+  if (!table.contains(op)) {
+    throw ScheduleError(schedule.name, to_string(op) + " does not exist: there are " +
+                                           std::to_string(schedule.placement.stages()) + " stages and " +
+                                           std::to_string(schedule.num_microbatches) + " micro-batches");
+  }
+}
+
+}  // namespace
+
+std::optional<Op> producer_of(const Op& op, int stages) {
+  if (op.kind == Kind::kForward && op.stage > 0) {
+    return make_op(op.stage - 1, Kind::kForward, op.micro_batch);
+  }
+  const bool is_backward = op.kind == Kind::kBackward || op.kind == Kind::kBackwardInput;
+  if (is_backward && op.stage + 1 < stages) {
+    return make_op(op.stage + 1, Kind::kBackward, op.micro_batch);
+  }
+  return std::nullopt;
+}
+
+Progress::Progress(const Schedule& schedule)
+    : schedule_(schedule),
+      done_(schedule.placement.stages(), schedule.num_microbatches),
+      column_(schedule.rows.size(), 0),
+      queue_(schedule.rows.size()),
+      queued_(schedule.rows.size(), 1) {
+  if (static_cast<int>(schedule.rows.size()) != schedule.placement.ranks()) {
+    throw ScheduleError(schedule.name, "rows must be one per rank = " + std::to_string(schedule.placement.ranks()) +
+                                           ", got " + std::to_string(schedule.rows.size()));
+  }
+  for (const Row& row : schedule.rows) {
+    for (const Action& action : row) {
+      check_op(schedule, done_, action.op);
+      if (action.paired) {
+        check_op(schedule, done_, *action.paired);
+      }
+    }
+  }
+  std::iota(queue_.begin(), queue_.end(), 0);
+}
+
+bool Progress::is_ready(const Op& op) const {
+  switch (op.kind) {
+    case Kind::kForward:
+      return op.stage == 0 || (done_.at(op.stage - 1, op.micro_batch) & kForwardDone) != 0;
+    case Kind::kBackward:
+    case Kind::kBackwardInput:
+      return op.stage + 1 == schedule_.placement.stages() ||
+             (done_.at(op.stage + 1, op.micro_batch) & kBackwardDone) != 0;
+    default:
+      return true;
+  }
+}
+
+void Progress::finish(const Op& op) {
+  const Placement& placement = schedule_.placement;
+  if (op.kind == Kind::kForward) {
+    done_.at(op.stage, op.micro_batch) |= kForwardDone;
+    if (op.stage + 1 < placement.stages()) {
+      wake(placement.rank_of(op.stage + 1, op.micro_batch));
+    }
+  } else if (op.kind != Kind::kBackwardWeight) {
+    done_.at(op.stage, op.micro_batch) |= kBackwardDone;
+    if (op.stage > 0) {
+      wake(placement.rank_of(op.stage - 1, op.micro_batch));
+    }
+  }
+}
+
+void Progress::wake(int rank) {
+  if (queued_[rank] == 0) {
+    queued_[rank] = 1;
+    queue_.push_back(rank);
+  }
+}
+
+bool Progress::finished() const {
+  for (std::size_t rank = 0; rank < column_.size(); ++rank) {
+    if (column_[rank] != static_cast<int>(schedule_.rows[rank].size())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Op Progress::missing(int rank) const {
+  const Action& action = schedule_.rows[rank].at(column_[rank]);
+  const Op& waiting = is_ready(action.op) ? action.paired.value() : action.op;
+  return producer_of(waiting, schedule_.placement.stages()).value();
+}
+
+}  // namespace dualpipe::analysis

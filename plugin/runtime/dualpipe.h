@@ -1,0 +1,125 @@
+// plugin/runtime/dualpipe.h
+//
+// The public header: a pipeline from a schedule name, a c10d process group, this rank's stage modules and options.
+//
+//   auto pipeline = dualpipe::Pipeline("dualpipe", group, {first, second}, {.num_microbatches = 8});
+//   auto result = pipeline.step({tokens}, {labels}, criterion);
+//   optimizer.step();
+//
+// Which rank gives and gets what (P pipeline ranks, M micro-batches over both directions):
+//
+//   schedule            modules, in placement order      inputs of              labels, losses and outputs of
+//   1f1b, zb1p          stage r                          rank 0: 0..M-1         rank P-1: 0..M-1
+//   interleaved_1f1b    stages r, P+r, 2P+r, ...         rank 0: 0..M-1         rank P-1: 0..M-1
+//   dualpipev           stages r and 2P-1-r              rank 0: 0..M-1         rank 0: 0..M-1
+//   dualpipe            stages r and P-1-r               rank 0: 0..M/2-1       rank P-1: 0..M/2-1
+//                                                        rank P-1: M/2..M-1     rank 0: M/2..M-1
+//
+// input_micro_batches() and loss_micro_batches() say it for any schedule, CSV files included. Other ranks pass nothing.
+//
+// Gradients are those of the global loss (plugin/runtime/criterion.h), summed over mirrors, final when step() returns, or
+// with defer_tail_weight_gradients after finish_gradients(), which OptimizerHook calls. They add to what is there.
+//
+// Failure. A caller's mistake at construction throws ScheduleError on every rank before the first message. In a step, the
+// first exception on any rank ends the pipeline on all: it is recorded, the others are told, and PipelineError is thrown,
+// nested around the original. Afterwards every call throws; destroy the pipeline and its group.
+//
+// A Pipeline is used by one thread. It outlives nothing: group, modules and main_grads are kept alive by it.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plugin/runtime/criterion.h"
+#include "plugin/runtime/failure.h"
+#include "plugin/runtime/gradients.h"
+#include "plugin/runtime/stage_module.h"
+#include "plugin/runtime/statistics.h"
+#include "plugin/runtime/tensor_list.h"
+#include "plugin/runtime/transport.h"
+#include "plugin/schedule/registry.h"
+
+namespace dualpipe {
+
+struct PipelineOptions {
+  int num_microbatches = 0;                      // M per step, over both directions. Required.
+  int virtual_pipeline_model_parallel_size = 2;  // Chunks per rank; read by interleaved_1f1b alone.
+  bool variable_seq_lengths = false;             // Shapes may differ between micro-batches and steps.
+  bool reduce_mirrors = true;                    // False: each mirror keeps its own half of the gradient.
+  bool defer_tail_weight_gradients = false;      // The closing run of W is left to finish_gradients().
+  bool mean_loss_on_every_rank = false;          // A collective at the end of each step.
+  int slots = 2;                                 // Receives posted ahead per directed edge; see least_slots().
+  std::chrono::milliseconds timeout{30 * 60 * 1000};  // Of one wait.
+  int nccl_max_ctas = 0;                         // CTAs of one edge's kernels; 0 leaves it to NCCL.
+  // fp32 buffers by logical name that gradients are added to instead of `.grad`.
+  std::map<std::string, at::Tensor> main_grads;
+  // Where ranks tell each other of failures; null: ranks notice by their connections alone. A watchdog thread looks at it
+  // and, when another rank has failed, calls on_fatal, or wakes this rank with an error where there is none.
+  std::shared_ptr<FailureChannel> failures;
+  std::function<void(const FailureRecord&)> on_fatal;
+  Registry registry = builtin_registry();        // Add your own schedules here.
+};
+
+struct StepResult {
+  std::vector<at::Tensor> losses;   // Mean loss of each of loss_micro_batches(), detached scalars; empty elsewhere.
+  std::optional<double> mean_loss;  // Of the global batch, with mean_loss_on_every_rank; never a made-up value.
+  MicroBatches outputs;             // Of each of loss_micro_batches(), detached; where asked for.
+  StepStatistics statistics;
+};
+
+class Pipeline {
+ public:
+  // `schedule` is a registered name or a CSV file. Collective over the group.
+  Pipeline(const std::string& schedule, c10::intrusive_ptr<c10d::ProcessGroup> group,
+           std::vector<std::shared_ptr<StageModule>> stages, PipelineOptions options);
+  // The same over any transport.
+  Pipeline(const std::string& schedule, std::shared_ptr<Transport> transport,
+           std::vector<std::shared_ptr<StageModule>> stages, PipelineOptions options);
+  ~Pipeline();
+  Pipeline(Pipeline&&) noexcept;
+  Pipeline& operator=(Pipeline&&) noexcept;
+
+  // One training step. Whole batches are split along dimension 0 over input_micro_batches() and loss_micro_batches().
+  // Inputs that require grad (an encoder outside the pipeline) receive their gradient.
+  StepResult step(const TensorList& inputs, const TensorList& labels, const Criterion& criterion,
+                  bool return_outputs = false);
+  // Micro-batch by micro-batch: entry i belongs to input_micro_batches()[i], loss_micro_batches()[i].
+  StepResult step(const MicroBatches& inputs, const MicroBatches& labels, const Criterion& criterion,
+                  bool return_outputs = false);
+  // Forward only: no graph, no gradients. Without a criterion there are no losses.
+  StepResult evaluate(const TensorList& inputs, const TensorList& labels = {},
+                      const std::optional<Criterion>& criterion = std::nullopt, bool return_outputs = true);
+  StepResult evaluate(const MicroBatches& inputs, const MicroBatches& labels,
+                      const std::optional<Criterion>& criterion = std::nullopt, bool return_outputs = true);
+
+  // Runs the W that were put off, finishes reductions. Nothing to do unless defer_tail_weight_gradients is set.
+  void finish_gradients();
+
+  int rank() const;
+  int size() const;
+  const std::string& schedule() const;
+  std::vector<int> stages() const;               // Of this rank, in module order.
+  std::vector<int> input_micro_batches() const;  // Ascending.
+  std::vector<int> loss_micro_batches() const;   // Ascending.
+
+  const std::vector<StageParameter>& parameters() const;
+  const Gradients& gradients() const;
+  std::shared_ptr<Transport> transport() const;
+  // What the weight-gradient store still holds: "" or "stage 0: micro-batches 2, 3 (1024 bytes)".
+  std::string pending_weight_gradients() const;
+  // Runs `body` on the failure path: recorded, told to the others, thrown as PipelineError.
+  void guarded(const std::string& action, const std::function<void()>& body);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dualpipe

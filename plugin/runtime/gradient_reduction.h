@@ -1,0 +1,37 @@
+// plugin/runtime/gradient_reduction.h
+//
+// How gradients of a stage are summed over the ranks that hold it: a strategy. Started per stage in the order of the
+// program's REDUCE_GRAD, finished before the optimizer reads.
+#pragma once
+
+#include <memory>
+
+#include "plugin/runtime/gradients.h"
+#include "plugin/runtime/transport.h"
+
+namespace dualpipe {
+
+class GradientReduction {
+ public:
+  virtual ~GradientReduction() = default;
+  // The stage's gradients of this step are final on this rank. Never blocks on a peer.
+  virtual void start(int stage, Gradients& gradients) = 0;
+  // Afterwards the step's gradients are sums. Blocks. What a failed wait leaves stays alive, and is not waited for
+  // again.
+  virtual void finish(Gradients& gradients) = 0;
+};
+
+// Nothing to sum.
+std::unique_ptr<GradientReduction> no_reduction();
+
+// Mirrors {r, P-1-r}: the two exchange their gradients, one message per stage with a tensor per dtype, and both add
+// lower rank's first, so that copies stay equal to the bit. A parameter that got a gradient on neither side keeps an
+// undefined one; on one side only, the other counts as zero. `gradients` sets earlier steps aside. Several stages may
+// be under way. A sparse gradient is refused with ScheduleError before anything of its stage moves.
+std::unique_ptr<GradientReduction> mirrored_reduction(std::shared_ptr<Transport> transport, int mirror);
+
+// Collective over all ranks, each with its mirror. Throws ScheduleError on every rank where two mirrors do not train
+// the same parameters (name, stage, shape, dtype of the gradient): their messages would not fit.
+void check_mirrors(Transport& transport, int mirror, const Gradients& gradients);
+
+}  // namespace dualpipe

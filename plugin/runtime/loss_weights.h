@@ -1,0 +1,33 @@
+// plugin/runtime/loss_weights.h
+//
+// The sum of a step's loss weights over every rank that computes losses: its own for one end, an exchange between the two
+// for a bidirectional pipeline. Started at the beginning of a step, waited for by the first backward that needs it.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "plugin/runtime/transport.h"
+
+namespace dualpipe {
+
+class LossWeights {
+ public:
+  // `other_end`: the other rank that computes losses, if any.
+  LossWeights(std::shared_ptr<Transport> transport, std::optional<int> other_end);
+  // `local` is the sum over this rank's micro-batches. Never blocks.
+  void start(double local);
+  // The sum over all ends. Waits. Throws ScheduleError where it is zero or not finite.
+  double total();
+  void finish();  // Every start() is followed by one.
+
+ private:
+  std::shared_ptr<Transport> transport_;
+  std::optional<int> other_end_;
+  double local_ = 0;
+  std::optional<double> total_;
+  at::Tensor sent_, received_;
+  std::unique_ptr<Transfer> send_, receive_;
+};
+
+}  // namespace dualpipe

@@ -1,0 +1,35 @@
+// plugin/runtime/optimizer_hook.h
+//
+// What has to happen before an optimizer's step() under a pipeline: run the weight gradients that were put off, finish the
+// reductions, compute one global norm, clip, and skip the step on every rank if anything is not finite.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+
+#include "plugin/runtime/dualpipe.h"
+#include "plugin/runtime/gradient_norm.h"
+
+namespace dualpipe {
+
+struct OptimizerStep {
+  double grad_norm = 0;  // Before clipping; equal bits on every rank.
+  bool skipped = false;  // Some gradient is NaN or infinite; parameters are unchanged, everywhere.
+};
+
+class OptimizerHook {
+ public:
+  // Collective. `optimizer` may have no parameters. Both outlive the hook.
+  OptimizerHook(Pipeline& pipeline, torch::optim::Optimizer& optimizer, double clip_grad = 0);
+  // Collective, once per training step. Does not zero gradients. clip_grad 0 clips nothing.
+  OptimizerStep step();
+
+ private:
+  Pipeline& pipeline_;
+  torch::optim::Optimizer& optimizer_;
+  double clip_grad_;
+  GradientNorm norm_;
+};
+
+}  // namespace dualpipe
