@@ -12,9 +12,10 @@ namespace {
 std::string shown(const std::string& value) { return value.empty() ? "no value" : value; }
 
 [[noreturn]] void refuse(const std::string& key, const std::string& on_first, const std::string& on_other, int other) {
-  throw UserError("config", fmt::format("{} must be the same on every rank, got {} on rank 0 and {} on rank {}; start all "
-                                        "ranks with one configuration",
-                                        key, shown(on_first), shown(on_other), other));
+  throw UserError("config",
+                  fmt::format("{} must be the same on every rank, got {} on rank 0 and {} on rank {}; start all "
+                              "ranks with one configuration",
+                              key, shown(on_first), shown(on_other), other));
 }
 
 }  // namespace

@@ -37,10 +37,11 @@ Config load_config(const std::filesystem::path& file, const Overrides& overrides
 void resolve(Config& config, int world_size) {
   const std::int64_t pipeline = config.pipeline_model_parallel_size.value_or(world_size);
   if (pipeline != world_size) {
-    throw UserError("pipeline_model_parallel_size",
-                    fmt::format("must equal the number of processes = {}, got {}; for example start {} processes, or set "
-                                "pipeline_model_parallel_size: {}",
-                                world_size, pipeline, pipeline, world_size));
+    throw UserError(
+        "pipeline_model_parallel_size",
+        fmt::format("must equal the number of processes (WORLD_SIZE) = {}, got {}; for example start {} processes, or set "
+                    "pipeline_model_parallel_size: {}",
+                    world_size, pipeline, pipeline, world_size));
   }
   config.pipeline_model_parallel_size = pipeline;
 }

@@ -42,7 +42,9 @@ std::optional<Number> parse_number(const YAML::Node& node) {
   return error == std::errc{} && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
-std::optional<std::int64_t> parse(const YAML::Node& node, const std::int64_t&) { return parse_number<std::int64_t>(node); }
+std::optional<std::int64_t> parse(const YAML::Node& node, const std::int64_t&) {
+  return parse_number<std::int64_t>(node);
+}
 
 std::optional<double> parse(const YAML::Node& node, const double&) {
   const std::optional<double> value = parse_number<double>(node);
@@ -85,8 +87,8 @@ template <typename T>
 T read_value(const std::string& key, const Rule<T>& rule, const YAML::Node& node, const std::string& origin) {
   const std::optional<T> value = parse(node, T{});
   if (!value || !rule.holds(*value)) {
-    throw UserError(origin, fmt::format("{} must be {}, got {}; for example {}", key, rule.words, describe(node),
-                                        rule.example));
+    throw UserError(
+        origin, fmt::format("{} must be {}, got {}; for example {}", key, rule.words, describe(node), rule.example));
   }
   return *value;
 }
@@ -136,9 +138,8 @@ Rule<std::string> text(std::string example) {
 }
 
 Rule<std::string> dtype() {
-  return {"float32, float64 or bfloat16", "float32", [](const std::string& value) {
-            return value == "float32" || value == "float64" || value == "bfloat16";
-          }};
+  return {"float32, float64 or bfloat16", "float32",
+          [](const std::string& value) { return value == "float32" || value == "float64" || value == "bfloat16"; }};
 }
 
 Rule<std::vector<std::int64_t>> layer_counts() {

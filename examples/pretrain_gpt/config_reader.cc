@@ -9,7 +9,9 @@
 namespace pretrain_gpt {
 namespace {
 
-std::string origin(const std::string& name, const YAML::Mark& mark) { return fmt::format("{}:{}", name, mark.line + 1); }
+std::string origin(const std::string& name, const YAML::Mark& mark) {
+  return fmt::format("{}:{}", name, mark.line + 1);
+}
 
 YAML::Node load(const std::string& yaml, const std::string& name) {
   try {
@@ -26,8 +28,8 @@ void refuse_section(const std::string& section, const YAML::Node& content, const
     const std::string inner = entry.first.Scalar();
     const std::string where = origin(name, entry.first.Mark());
     if (find_config_field(inner) == nullptr) {
-      throw UserError(where, fmt::format("unknown key '{}' in section '{}'{}", inner, section,
-                                         did_you_mean(inner, config_keys())));
+      throw UserError(
+          where, fmt::format("unknown key '{}' in section '{}'{}", inner, section, did_you_mean(inner, config_keys())));
     }
     throw UserError(where, fmt::format("{} must stand at the top level, got it in section '{}'; for example `{}: {}` "
                                        "without indentation",
@@ -43,8 +45,8 @@ struct Rules {
                const std::string& other = "") const {
     if (!holds) {
       const std::string beside = other.empty() ? "" : ", with " + reader.cite(other);
-      throw UserError("config", fmt::format("{} must be {}, got {}{}; for example {}", key, rule, reader.cite(key), beside,
-                                            example));
+      throw UserError("config", fmt::format("{} must be {}, got {}{}; for example {}", key, rule, reader.cite(key),
+                                            beside, example));
     }
   }
 
@@ -57,8 +59,8 @@ struct Rules {
   }
 
   void check_batch() const {
-    require(config.global_batch_size % config.micro_batch_size == 0, "global_batch_size", "a multiple of micro_batch_size",
-            fmt::format("{}", 8 * config.micro_batch_size), "micro_batch_size");
+    require(config.global_batch_size % config.micro_batch_size == 0, "global_batch_size",
+            "a multiple of micro_batch_size", fmt::format("{}", 8 * config.micro_batch_size), "micro_batch_size");
   }
 
   void check_learning_rate() const {
@@ -86,7 +88,8 @@ void ConfigReader::read_yaml(const std::string& yaml, const std::string& name) {
     const std::string where = origin(name, entry.first.Mark());
     const auto [first, is_new] = line_of.emplace(key, entry.first.Mark().line + 1);
     if (!is_new) {
-      throw UserError(where, fmt::format("{} must be given once, got it on line {} too; remove one", key, first->second));
+      throw UserError(where,
+                      fmt::format("{} must be given once, got it on line {} too; remove one", key, first->second));
     }
     if (value.IsMap() && find_config_field(key) == nullptr) {
       refuse_section(key, value, name);

@@ -20,8 +20,8 @@ namespace pretrain_gpt {
 
 class Rendezvous {
  public:
-  // Hosts the store where this rank has to, and connects to it, within `timeout`. Throws UserError where the port is taken
-  // or nobody answers.
+  // Hosts the store where this rank has to, and connects to it, within `timeout`. Throws UserError where the port is
+  // taken or nobody answers.
   Rendezvous(const Environment& environment, std::chrono::milliseconds timeout);
 
   // This thread's client. Its waits last as long as the timeout of the constructor.
@@ -47,7 +47,8 @@ class Rendezvous {
 // Collective. On one machine messages stay on the loopback interface; else they take the interface that
 // GLOO_SOCKET_IFNAME names, or that of the host's name.
 c10::intrusive_ptr<c10d::ProcessGroup> make_gloo_group(const c10::intrusive_ptr<c10d::Store>& store,
-                                                       const Environment& environment, std::chrono::milliseconds timeout);
+                                                       const Environment& environment,
+                                                       std::chrono::milliseconds timeout);
 
 // The texts of all ranks, by rank. Collective; `key` is used once per run.
 std::vector<std::string> gather_texts(c10d::Store& store, const std::string& key, int rank, int world_size,

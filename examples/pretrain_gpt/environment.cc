@@ -46,7 +46,8 @@ class Reader {
   int required(const std::string& name, int least, int most, const std::string& beside) const {
     const std::optional<int> value = integer(name, least, most);
     if (!value) {
-      throw UserError(name, fmt::format("must be set where {} is, got nothing; for example {}={}", beside, name, least));
+      throw UserError(name,
+                      fmt::format("must be set where {} is, got nothing; for example {}={}", beside, name, least));
     }
     return *value;
   }

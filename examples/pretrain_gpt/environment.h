@@ -5,8 +5,9 @@
 //   mpirun    OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (Open MPI)
 //   srun      SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_JOB_NODELIST (Slurm)
 // The first launcher in this order whose rank variable is set is taken; with none there is one process. The number of
-// processes is what the variables say, never the number of devices. MASTER_ADDR and MASTER_PORT always win; without them
-// all processes are on this machine, under Slurm the master is the first node of the list and the port follows the job id.
+// processes is what the variables say, never the number of devices. MASTER_ADDR and MASTER_PORT always win; without
+// them all processes are on this machine, under Slurm the master is the first node of the list and the port follows the
+// job id.
 #pragma once
 
 #include <functional>

@@ -54,8 +54,8 @@ class ForwardBackward {
   // This rank's part of the model, in stage order. Owned by the schedule.
   virtual std::vector<GptChunk*> chunks() = 0;
 
-  // With record_actions: the compute actions of the last step as this rank ran them, in the text form's cells, separated
-  // by commas ("0F0,0F1,0B0").
+  // With record_actions: the compute actions of the last step as this rank ran them, in the text form's cells,
+  // separated by commas ("0F0,0F1,0B0").
   virtual std::optional<std::string> recorded_actions() const { return std::nullopt; }
 };
 

@@ -40,7 +40,8 @@ double sum_of_squares(const at::Tensor& gradient) {
 
 GradientNorm::GradientNorm(c10::intrusive_ptr<c10d::ProcessGroup> group, c10d::Store& store, NamedTensors parameters)
     : group_(std::move(group)), parameters_(std::move(parameters)) {
-  const auto names = gather_texts(store, "gradient_norm", group_->getRank(), group_->getSize(), joined_names(parameters_));
+  const auto names =
+      gather_texts(store, "gradient_norm", group_->getRank(), group_->getSize(), joined_names(parameters_));
   for (const auto& [name, rank] : owners(names)) {
     if (rank == group_->getRank()) {
       counted_here_.emplace(name, size_);

@@ -19,7 +19,8 @@ std::string megatron_line(const LogInterval& interval, const Config& config) {
   const double ms = interval.ms_sum / steps;
   const auto tokens = static_cast<double>(config.global_batch_size * config.seq_length);
   std::string line = fmt::format(
-      " iteration {:8}/{:8} | consumed samples: {:12} | elapsed time per iteration (ms): {:.1f} | tokens per second: {:.0f} |"
+      " iteration {:8}/{:8} | consumed samples: {:12} | elapsed time per iteration (ms): {:.1f} | tokens per second: "
+      "{:.0f} |"
       " learning rate: {:.6E} | global batch size: {:5} | lm loss: {:.6E} | grad norm: {:.3f} |"
       " number of skipped iterations: {:3} |",
       interval.last.iteration, config.train_iters, interval.last.consumed_samples, ms, tokens * 1000 / ms,

@@ -37,8 +37,8 @@ struct LogInterval {
 // " iteration       10/     200 | consumed samples:          160 | elapsed time per iteration (ms): …"
 std::string megatron_line(const LogInterval& interval, const Config& config);
 
-// A JSON object on one line, numbers with all their digits: iteration, lm_loss, grad_norm, lr, ms, tokens_per_second; with
-// validation_loss after an evaluation, and skipped (true) where the step was.
+// A JSON object on one line, numbers with all their digits: iteration, lm_loss, grad_norm, lr, ms, tokens_per_second;
+// with validation_loss after an evaluation, and skipped (true) where the step was.
 std::string metrics_line(const IterationRecord& record);
 
 }  // namespace pretrain_gpt

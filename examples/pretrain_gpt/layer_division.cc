@@ -54,10 +54,11 @@ std::vector<std::int64_t> layer_counts(const Config& config, int num_stages) {
     return config.pipeline_layer_counts;
   }
   if (config.num_layers < num_stages) {
-    throw UserError("num_layers",
-                    fmt::format("must be at least the number of stages = {}, got {}: {} stages would hold no layer; for "
-                                "example {}",
-                                num_stages, config.num_layers, num_stages - config.num_layers, num_stages));
+    throw UserError(
+        "num_layers",
+        fmt::format("must be at least the number of stages = {}, got {}: {} stages would hold no layer; for "
+                    "example {}",
+                    num_stages, config.num_layers, num_stages - config.num_layers, num_stages));
   }
   return counts_by_cost(config, num_stages);
 }

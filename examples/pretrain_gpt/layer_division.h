@@ -31,8 +31,8 @@ struct Chunk {
   bool operator==(const Chunk&) const = default;
 };
 
-// One chunk per stage, in stage order; every layer is in exactly one. Throws UserError, listing counts, where that cannot
-// be done.
+// One chunk per stage, in stage order; every layer is in exactly one. Throws UserError, listing counts, where that
+// cannot be done.
 std::vector<Chunk> divide_layers(const Config& config, int num_stages);
 
 // The whole model.

@@ -27,7 +27,8 @@ ScheduleRegistry all_schedules() {
 void add_train(CLI::App& app, TrainOptions& options) {
   CLI::App* command = app.add_subcommand("train", "Train a GPT; start it once per rank, with torchrun, srun or mpirun");
   command->add_option("--config", options.config, "YAML file, for example configs/gpt_tiny.yaml")->required();
-  command->add_option("--set", options.overrides, "key=value, over the file; may be given again")->allow_extra_args(false);
+  command->add_option("--set", options.overrides, "key=value, over the file; may be given again")
+      ->allow_extra_args(false);
 }
 
 void add_prepare_data(CLI::App& app, PrepareOptions& options) {

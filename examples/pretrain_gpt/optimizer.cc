@@ -49,8 +49,8 @@ double learning_rate(const Config& config, std::int64_t iteration) {
   if (iteration >= end) {
     return config.min_lr;
   }
-  const double progress = static_cast<double>(iteration - config.lr_warmup_iters) /
-                          static_cast<double>(end - config.lr_warmup_iters);
+  const double progress =
+      static_cast<double>(iteration - config.lr_warmup_iters) / static_cast<double>(end - config.lr_warmup_iters);
   return config.min_lr + (config.lr - config.min_lr) * (1 + std::cos(std::numbers::pi * progress)) / 2;
 }
 

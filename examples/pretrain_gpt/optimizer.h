@@ -17,8 +17,8 @@ namespace pretrain_gpt {
 // Matrices decay, norm weights do not. A weight that two chunks share is taken once.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Config& config, const std::vector<GptChunk*>& chunks);
 
-// Of step `iteration`, counted from 1: lr * iteration / lr_warmup_iters during warm-up, then along half a cosine from lr
-// to min_lr at lr_decay_iters, min_lr after it.
+// Of step `iteration`, counted from 1: lr * iteration / lr_warmup_iters during warm-up, then along half a cosine from
+// lr to min_lr at lr_decay_iters, min_lr after it.
 double learning_rate(const Config& config, std::int64_t iteration);
 
 void set_learning_rate(torch::optim::Optimizer& optimizer, double lr);

@@ -12,8 +12,8 @@ namespace pretrain_gpt {
 void ScheduleRegistry::add(ScheduleEntry entry) {
   for (const ScheduleEntry& other : entries_) {
     if (other.name == entry.name) {
-      throw UserError("schedule registry", fmt::format("a name must be added once, got '{0}' again; for example my_{0}",
-                                                       entry.name));
+      throw UserError("schedule registry",
+                      fmt::format("a name must be added once, got '{0}' again; for example my_{0}", entry.name));
     }
   }
   entries_.push_back(std::move(entry));

@@ -43,7 +43,7 @@ Plan make_plan(const TrainOptions& options, const ScheduleRegistry& registry, in
   return plan;
 }
 
-void check_agreement(const Plan& plan, const Environment& environment, c10d::Store& store) {
+void compare_with_other_ranks(const Plan& plan, const Environment& environment, c10d::Store& store) {
   KeyValues pairs = key_values(plan.config);
   pairs.emplace_back("the number of processes", std::to_string(environment.world_size));
   pairs.emplace_back("the number of tokens in data_path", std::to_string(plan.data.num_tokens));
@@ -77,8 +77,8 @@ class Trainer {
 
   void run() {
     say(fmt::format("{}: {} process(es), {} micro-batches of {} x {} tokens a step, {} samples in {}",
-                    config_.pipeline_schedule, context_.world_size, config_.num_microbatches(), config_.micro_batch_size,
-                    config_.seq_length, data_.training->size(), config_.data_path));
+                    config_.pipeline_schedule, context_.world_size, config_.num_microbatches(),
+                    config_.micro_batch_size, config_.seq_length, data_.training->size(), config_.data_path));
     for (std::int64_t iteration = 1; iteration <= config_.train_iters; ++iteration) {
       const IterationRecord record = step(iteration);
       if (log_) {
@@ -156,15 +156,33 @@ class Trainer {
   std::optional<TrainLog> log_;
 };
 
-// The other ranks are told where this one is ready for that.
-void train(Plan& plan, const Environment& environment, const Rendezvous& rendezvous) {
-  check_agreement(plan, environment, *rendezvous.store());
-  const auto group =
-      make_gloo_group(rendezvous.store(), environment, std::chrono::seconds(plan.config.timeout_s));
-  const TrainContext context{plan.config, environment.rank, environment.world_size,
-                             group,       rendezvous.store(), plan.config.output_dir};
-  Trainer(context, plan).run();
+void train(Plan& plan, const Environment& environment, const Rendezvous& rendezvous, FailureWatch& watch) {
+  // Outside of `try`: a failure must not unwind what messages may be under way in.
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  std::optional<TrainContext> context;
+  std::optional<Trainer> trainer;
+  try {
+    compare_with_other_ranks(plan, environment, *rendezvous.store());
+    group = make_gloo_group(rendezvous.store(), environment, std::chrono::seconds(plan.config.timeout_s));
+    context.emplace(TrainContext{plan.config, environment.rank, environment.world_size, group, rendezvous.store(),
+                                 plan.config.output_dir});
+    trainer.emplace(*context, plan);
+    trainer->run();
+    watch.finish();
+  } catch (const std::exception& error) {
+    watch.fail(error.what());
+  }
 }
+
+Rendezvous meet(const Environment& environment, std::chrono::seconds timeout, const std::string& mistake) {
+  try {
+    return Rendezvous(environment, timeout);
+  } catch (const std::exception& error) {
+    exit_with_error(environment.rank, mistake.empty() ? error.what() : mistake);
+  }
+}
+
+constexpr std::chrono::seconds kTimeoutWithoutPlan{10};
 
 }  // namespace
 
@@ -178,23 +196,14 @@ void run_train(const TrainOptions& options, const ScheduleRegistry& registry) {
   } catch (const std::exception& error) {
     mistake = error.what();
   }
-  const std::chrono::seconds timeout(plan ? plan->config.timeout_s : 10);
-  std::optional<Rendezvous> rendezvous;
-  try {
-    rendezvous.emplace(environment, timeout);
-  } catch (const std::exception& error) {
-    exit_with_error(environment.rank, plan ? error.what() : mistake);
-  }
-  FailureWatch watch(*rendezvous, environment.rank, environment.world_size);
+  // With a mistake too: the other ranks may have made none, and would wait.
+  const Rendezvous rendezvous =
+      meet(environment, plan ? std::chrono::seconds(plan->config.timeout_s) : kTimeoutWithoutPlan, mistake);
+  FailureWatch watch(rendezvous, environment.rank, environment.world_size);
   if (!plan) {
     watch.fail(mistake);
   }
-  try {
-    train(*plan, environment, *rendezvous);
-    watch.finish();
-  } catch (const std::exception& error) {
-    watch.fail(error.what());
-  }
+  train(*plan, environment, rendezvous, watch);
 }
 
 }  // namespace pretrain_gpt

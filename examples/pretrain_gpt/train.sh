@@ -2,25 +2,20 @@
 # examples/pretrain_gpt/train.sh
 #
 # Trains a GPT on the sources of Python's standard library over NPROC local processes:
-#   examples/pretrain_gpt/train.sh [--config FILE] [--set key=value]...
-# Variables: NPROC (4), PRESET (cpu) or BIN (build/$PRESET/bin), CONFIG (configs/gpt_tiny.yaml). The data is prepared once,
-# in data/. Without the checkout's torchrun the processes are started here, by RANK and WORLD_SIZE.
+#   examples/pretrain_gpt/train.sh [CONFIG] [--set key=value]...
+# CONFIG defaults to configs/gpt_tiny.yaml. Variables: NPROC (4), BUILD_DIR (build/cpu). The data is prepared once, in
+# data/. Without the checkout's torchrun the processes are started here, by RANK and WORLD_SIZE.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 nproc=${NPROC:-4}
-program=${BIN:-build/${PRESET:-cpu}/bin}/pretrain_gpt
-config=${CONFIG:-configs/gpt_tiny.yaml}
-arguments=()
-while (($#)); do
-  if [[ $1 == --config ]]; then
-    config=${2:?"--config needs a file"}
-    shift 2
-  else
-    arguments+=("$1")
-    shift
-  fi
-done
+program=${BUILD_DIR:-build/cpu}/bin/pretrain_gpt
+config=configs/gpt_tiny.yaml
+if (($#)) && [[ $1 != -* ]]; then
+  config=$1
+  shift
+fi
+arguments=(train --config "$config" "$@")
 if [[ ! -x $program ]]; then
   echo "$program is missing: build it first, for example with \`make train\`" >&2
   exit 1
@@ -32,7 +27,7 @@ prepare_data() {
   "$program" prepare-data --input "$sources" --extensions .py --max-bytes 8000000 --output data/python
 }
 
-# A port that is free now; torchrun finds one by itself.
+# A port that is free now.
 free_port() {
   python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
@@ -42,7 +37,7 @@ start_processes() {
   export WORLD_SIZE=$nproc LOCAL_WORLD_SIZE=$nproc MASTER_ADDR=127.0.0.1 MASTER_PORT
   MASTER_PORT=$(free_port)
   for ((rank = 0; rank < nproc; ++rank)); do
-    RANK=$rank LOCAL_RANK=$rank "$program" train --config "$config" "${arguments[@]}" &
+    RANK=$rank LOCAL_RANK=$rank "$program" "${arguments[@]}" &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do
@@ -54,7 +49,7 @@ start_processes() {
 [[ -f data/python.idx ]] || prepare_data
 if [[ -x .venv/bin/torchrun ]]; then
   exec .venv/bin/torchrun --nproc-per-node "$nproc" --master-port "$(free_port)" --no-python \
-    "$program" train --config "$config" "${arguments[@]}"
+    "$program" "${arguments[@]}"
 fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 start_processes

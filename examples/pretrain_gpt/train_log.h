@@ -1,7 +1,7 @@
 // examples/pretrain_gpt/train_log.h
 //
-// Where the records of a run go: every step to <output_dir>/metrics.jsonl, a line per log_interval to a stream, and, where
-// that stream is a terminal, a progress bar below the lines. Rank 0 owns one; the other ranks have none.
+// Where the records of a run go: every step to <output_dir>/metrics.jsonl, a line per log_interval to a stream, and,
+// where that stream is a terminal, a progress bar below the lines. Rank 0 owns one; the other ranks have none.
 #pragma once
 
 #include <cstdio>

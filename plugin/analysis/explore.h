@@ -1,12 +1,14 @@
 // plugin/analysis/explore.h
 //
-// Runs a lowered program against a model of its transport, to see whether all ranks reach their end. Sends and posted
-// receives never block their rank; a compute waits for the messages that it consumes, a WAIT_SEND for its transfer.
-// Since nothing that a rank does can take a possibility from another, one order of running finds what any order finds.
+// Runs a lowered program against a model of its transport, to see whether all ranks reach their end. Sends and receives
+// are posted without waiting; a compute waits for the messages that it consumes, a WAIT_SEND for its transfer. A pair
+// takes its two messages one at a time, as they come. Since nothing that a rank does can take a possibility from
+// another, one order of running finds what any order finds.
 //
 //   Tagged   asynchronous rendezvous: a message moves once it is sent and its receive is posted
-//   InOrder  an edge's messages move strictly in the order of sending, into k slots; a receive that finds no free slot
-//            waits for one. Wants the posts of an edge to be in the order of its sends.
+//   InOrder  an edge's messages move strictly in the order of sending, each once it is sent, its receive is posted and
+//            one of the edge's k slots is free; consuming a message frees its slot. Wants the receives of an edge to be
+//            posted in the order of its sends.
 #pragma once
 
 #include <algorithm>
@@ -15,43 +17,47 @@
 #include <vector>
 
 #include "plugin/analysis/messages.h"
+#include "plugin/analysis/rank_queue.h"
 #include "plugin/schedule/lower.h"
 
 namespace dualpipe::analysis {
 
 class Tagged {
  public:
+  static constexpr bool kConsumeLetsMove = false;
+
   explicit Tagged(const Messages& messages) : ends_(messages.count(), 0) {}
 
-  bool may_post(const MessageId&) const { return true; }
-  void send(const MessageId& message) { ends_[message.id] |= 1; }
-  void post(const MessageId& message) { ends_[message.id] |= 2; }
+  void send(const MessageId& message) { ends_[message.id] |= kSent; }
+  void post(const MessageId& message) { ends_[message.id] |= kPosted; }
   void consume(const MessageId&) {}
-  bool arrived(const MessageId& message) const { return ends_[message.id] == 3; }
-  bool is_sent(const MessageId& message) const { return (ends_[message.id] & 1) != 0; }
+  bool has_moved(const MessageId& message) const { return ends_[message.id] == (kSent | kPosted); }
+  bool is_sent(const MessageId& message) const { return (ends_[message.id] & kSent) != 0; }
+  bool is_posted(const MessageId& message) const { return (ends_[message.id] & kPosted) != 0; }
 
  private:
+  static constexpr std::uint8_t kSent = 1;
+  static constexpr std::uint8_t kPosted = 2;
   std::vector<std::uint8_t> ends_;
 };
 
 class InOrder {
  public:
+  static constexpr bool kConsumeLetsMove = true;
+
   // place_in_edge[message.id] counts the messages sent before it on its edge.
   InOrder(const Messages& messages, const std::vector<std::int32_t>& place_in_edge, int slots)
       : place_(place_in_edge), slots_(slots), edges_(messages.edges().size()) {}
 
-  bool may_post(const MessageId& message) const {
-    const Counts& edge = edges_[message.edge];
-    return edge.posted - edge.consumed < slots_;
-  }
   void send(const MessageId& message) { ++edges_[message.edge].sent; }
   void post(const MessageId& message) { ++edges_[message.edge].posted; }
   void consume(const MessageId& message) { ++edges_[message.edge].consumed; }
-  bool arrived(const MessageId& message) const {
+  bool has_moved(const MessageId& message) const {
     const Counts& edge = edges_[message.edge];
-    return place_[message.id] < std::min(edge.sent, edge.posted);
+    return place_[message.id] < std::min({edge.sent, edge.posted, edge.consumed + slots_});
   }
   bool is_sent(const MessageId& message) const { return place_[message.id] < edges_[message.edge].sent; }
+  bool is_posted(const MessageId& message) const { return place_[message.id] < edges_[message.edge].posted; }
 
  private:
   struct Counts {
@@ -60,7 +66,7 @@ class InOrder {
     std::int32_t consumed = 0;
   };
   const std::vector<std::int32_t>& place_;
-  int slots_;
+  std::int32_t slots_;
   std::vector<Counts> edges_;
 };
 
@@ -72,99 +78,102 @@ class Exploration {
       : program_(program),
         messages_(messages),
         channels_(std::move(channels)),
-        column_(program.rows.size(), 0),
-        queued_(program.rows.size(), 1) {
-    for (std::size_t rank = 0; rank < program.rows.size(); ++rank) {
-      queue_.push_back(static_cast<int>(rank));
-    }
-  }
+        states_(program.rows.size()),
+        queue_(static_cast<int>(program.rows.size())) {}
 
   // True if every rank reaches the end of its row.
   bool run() {
-    std::vector<int> turn;
-    while (!queue_.empty()) {
-      turn.swap(queue_);
-      for (const int rank : turn) {
-        queued_[rank] = 0;
-        run_rank(rank);
-      }
-      turn.clear();
+    while (const std::optional<int> rank = queue_.pop()) {
+      run_rank(*rank);
     }
-    return std::all_of(column_.begin(), column_.end(), [&, rank = std::size_t{0}](int column) mutable {
-      return column == static_cast<int>(program_.rows[rank++].size());
-    });
+    for (std::size_t rank = 0; rank < states_.size(); ++rank) {
+      if (states_[rank].column < static_cast<int>(program_.rows[rank].size())) {
+        return false;
+      }
+    }
+    return true;
   }
 
-  int reached(int rank) const { return column_[rank]; }
+  int reached(int rank) const { return states_[rank].column; }
   const Channels& channels() const { return channels_; }
 
   // The message that holds up the rank at reached(rank).
   MessageId awaited(int rank) const {
-    const Action& action = program_.rows[rank].at(column_[rank]);
-    return action.paired && !is_blocked(action.op) ? blocking(*action.paired) : blocking(action.op);
+    const State& state = states_[rank];
+    const Action& action = program_.rows[rank].at(state.column);
+    if (is_wait_send(action.op.kind)) {
+      return messages_.moved_by(action.op).value();
+    }
+    const bool has_first = state.has_taken_first || !messages_.consumed_by(action.op);
+    return messages_.consumed_by(has_first ? action.paired.value() : action.op).value();
   }
 
  private:
+  struct State {
+    int column = 0;
+    bool has_taken_first = false;   // The message of the action's op, of its paired op.
+    bool has_taken_second = false;
+  };
+
   void run_rank(int rank) {
     const Row& row = program_.rows[rank];
-    int& column = column_[rank];
-    while (column < static_cast<int>(row.size())) {
-      const Action& action = row[column];
-      if (is_blocked(action.op) || (action.paired && is_blocked(*action.paired))) {
-        return;
-      }
-      perform(action.op);
-      if (action.paired) {
-        perform(*action.paired);
-      }
-      ++column;
+    State& state = states_[rank];
+    while (state.column < static_cast<int>(row.size()) && perform(row[state.column], state)) {
+      ++state.column;
+      state.has_taken_first = false;
+      state.has_taken_second = false;
     }
   }
 
-  MessageId blocking(const Op& op) const {
-    return is_compute(op.kind) ? messages_.consumed_by(op).value() : messages_.moved_by(op).value();
-  }
-
-  bool is_blocked(const Op& op) const {
+  bool perform(const Action& action, State& state) {
+    const Op& op = action.op;
     if (is_compute(op.kind)) {
-      const std::optional<MessageId> message = messages_.consumed_by(op);
-      return message && !channels_.arrived(*message);
+      return action.paired ? take_both(op, *action.paired, state) : take(op, state.has_taken_first);
     }
+    if (!has_micro_batch(op.kind)) {
+      return true;
+    }
+    const MessageId message = *messages_.moved_by(op);
     if (is_wait_send(op.kind)) {
-      return !channels_.arrived(*messages_.moved_by(op));
+      return channels_.has_moved(message);
     }
-    return is_recv(op.kind) && !channels_.may_post(*messages_.moved_by(op));
-  }
-
-  void perform(const Op& op) {
-    if (is_compute(op.kind)) {
-      if (const std::optional<MessageId> message = messages_.consumed_by(op)) {
-        channels_.consume(*message);
-      }
-    } else if (is_send(op.kind)) {
-      const MessageId message = *messages_.moved_by(op);
+    if (is_send(op.kind)) {
       channels_.send(message);
-      wake(messages_.edges()[message.edge].to);
-    } else if (is_recv(op.kind)) {
-      const MessageId message = *messages_.moved_by(op);
+      queue_.push(messages_.edges()[message.edge].to);
+    } else {
       channels_.post(message);
-      wake(messages_.edges()[message.edge].from);
+      queue_.push(messages_.edges()[message.edge].from);
     }
+    return true;
   }
 
-  void wake(int rank) {
-    if (queued_[rank] == 0) {
-      queued_[rank] = 1;
-      queue_.push_back(rank);
+  // Either message may be the one that frees the slot which the other needs.
+  bool take_both(const Op& first, const Op& second, State& state) {
+    take(first, state.has_taken_first);
+    take(second, state.has_taken_second);
+    return take(first, state.has_taken_first) && state.has_taken_second;
+  }
+
+  bool take(const Op& op, bool& has_taken) {
+    const std::optional<MessageId> message = has_taken ? std::nullopt : messages_.consumed_by(op);
+    if (message && !channels_.has_moved(*message)) {
+      return false;
     }
+    has_taken = true;
+    if (message) {
+      channels_.consume(*message);
+      if (Channels::kConsumeLetsMove) {
+        queue_.push(messages_.edges()[message->edge].from);
+      }
+    }
+    return true;
   }
 
   const Program& program_;
   const Messages& messages_;
   Channels channels_;
-  std::vector<int> column_;
-  std::vector<char> queued_;
-  std::vector<int> queue_;
+  std::vector<State> states_;
+  RankQueue queue_;
 };
 
 }  // namespace dualpipe::analysis

@@ -2,8 +2,12 @@
 
 #include <algorithm>
 
+#include "plugin/analysis/stage_table.h"
+
 namespace dualpipe::analysis {
 namespace {
+
+constexpr std::size_t kLeastValueSize = 2;  // Of what tables hold per (stage, micro-batch): two messages, a byte each.
 
 std::size_t slot(const Placement& placement, int direction, int stage, bool backward) {
   return (static_cast<std::size_t>(direction) * placement.stages() + stage) * 2 + (backward ? 1 : 0);
@@ -47,8 +51,8 @@ void for_each_edge(const Placement& placement, int num_microbatches, Use use) {
 
 Messages::Messages(const Placement& placement, int num_microbatches)
     : placement_(placement),
-      num_microbatches_(num_microbatches),
-      count_(static_cast<std::size_t>(placement.stages()) * num_microbatches * 2),
+      stride_(padded_stride(num_microbatches, kLeastValueSize)),
+      count_(static_cast<std::size_t>(placement.stages()) * stride_ * 2),
       edge_of_(static_cast<std::size_t>(placement.stages()) * 4, -1) {
   for_each_edge(placement, num_microbatches, [&](std::size_t, Edge edge) { edges_.push_back(edge); });
   std::sort(edges_.begin(), edges_.end());
@@ -66,7 +70,7 @@ std::optional<MessageId> Messages::received(int stage, bool backward, int micro_
   if (edge < 0) {
     return std::nullopt;
   }
-  const std::size_t cell = static_cast<std::size_t>(stage) * num_microbatches_ + micro_batch;
+  const std::size_t cell = static_cast<std::size_t>(stage) * stride_ + micro_batch;
   return MessageId{cell * 2 + (backward ? 1 : 0), edge};
 }
 

@@ -20,7 +20,7 @@ struct Edge {
 };
 
 struct MessageId {
-  std::size_t id = 0;  // Dense, below Messages::count().
+  std::size_t id = 0;  // Nearly dense, below Messages::count().
   int edge = 0;        // Index into Messages::edges().
 };
 
@@ -41,7 +41,7 @@ class Messages {
   std::optional<MessageId> received(int stage, bool backward, int micro_batch) const;
 
   const Placement& placement_;
-  int num_microbatches_;
+  std::size_t stride_;
   std::size_t count_;
   std::vector<Edge> edges_;
   std::vector<int> edge_of_;  // By (direction, stage, backward); -1 where there is no message.

@@ -1,7 +1,5 @@
 #include "plugin/analysis/progress.h"
 
-#include <numeric>
-
 #include "plugin/schedule/error.h"
 #include "plugin/schedule/text.h"
 
@@ -39,8 +37,7 @@ Progress::Progress(const Schedule& schedule)
     : schedule_(schedule),
       done_(schedule.placement.stages(), schedule.num_microbatches),
       column_(schedule.rows.size(), 0),
-      queue_(schedule.rows.size()),
-      queued_(schedule.rows.size(), 1) {
+      queue_(static_cast<int>(schedule.rows.size())) {
   if (static_cast<int>(schedule.rows.size()) != schedule.placement.ranks()) {
     throw ScheduleError(schedule.name, "rows must be one per rank = " + std::to_string(schedule.placement.ranks()) +
                                            ", got " + std::to_string(schedule.rows.size()));
@@ -53,7 +50,6 @@ Progress::Progress(const Schedule& schedule)
       }
     }
   }
-  std::iota(queue_.begin(), queue_.end(), 0);
 }
 
 bool Progress::is_ready(const Op& op) const {
@@ -74,20 +70,13 @@ void Progress::finish(const Op& op) {
   if (op.kind == Kind::kForward) {
     done_.at(op.stage, op.micro_batch) |= kForwardDone;
     if (op.stage + 1 < placement.stages()) {
-      wake(placement.rank_of(op.stage + 1, op.micro_batch));
+      queue_.push(placement.rank_of(op.stage + 1, op.micro_batch));
     }
   } else if (op.kind != Kind::kBackwardWeight) {
     done_.at(op.stage, op.micro_batch) |= kBackwardDone;
     if (op.stage > 0) {
-      wake(placement.rank_of(op.stage - 1, op.micro_batch));
+      queue_.push(placement.rank_of(op.stage - 1, op.micro_batch));
     }
-  }
-}
-
-void Progress::wake(int rank) {
-  if (queued_[rank] == 0) {
-    queued_[rank] = 1;
-    queue_.push_back(rank);
   }
 }
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "plugin/analysis/rank_queue.h"
 #include "plugin/analysis/stage_table.h"
 #include "plugin/schedule/schedule.h"
 
@@ -29,13 +30,8 @@ class Progress {
   // Calls visit(rank, action) for every action that can run, producers before consumers.
   template <class Visit>
   void run(Visit&& visit) {
-    while (!queue_.empty()) {
-      turn_.swap(queue_);
-      for (const int rank : turn_) {
-        queued_[rank] = 0;
-        run_rank(rank, visit);
-      }
-      turn_.clear();
+    while (const std::optional<int> rank = queue_.pop()) {
+      run_rank(*rank, visit);
     }
   }
 
@@ -63,14 +59,11 @@ class Progress {
   bool is_ready(const Action& action) const { return is_ready(action.op) && (!action.paired || is_ready(*action.paired)); }
   bool is_ready(const Op& op) const;
   void finish(const Op& op);
-  void wake(int rank);
 
   const Schedule& schedule_;
   StageTable<std::uint8_t> done_;  // Bits kForwardDone and kBackwardDone.
   std::vector<int> column_;
-  std::vector<int> queue_;  // Ranks to look at in the next turn. Taking turns keeps the working set of all ranks in cache.
-  std::vector<int> turn_;
-  std::vector<char> queued_;
+  RankQueue queue_;
 };
 
 }  // namespace dualpipe::analysis

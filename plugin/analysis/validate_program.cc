@@ -70,24 +70,24 @@ bool check_edge_order(const Program& program, const Messages& messages, const st
   return holds;
 }
 
+// What holds the rank up, and the rank that would have to move first.
 template <class Channels>
 Wait describe(const Program& program, const Messages& messages, const Exploration<Channels>& run, int rank) {
   const int column = run.reached(rank);
   const Action& action = program.rows[rank][column];
   const MessageId message = run.awaited(rank);
   const Edge& edge = messages.edges()[message.edge];
-  const std::string at = "rank " + std::to_string(rank) + " waits at " + to_string(action);
-  if (is_recv(action.op.kind)) {
-    return {rank, column, rank, at + " for one of the " + std::to_string(program.slots) + " slots of edge " + name(edge) +
-                                    ", which later actions of its own row would free"};
+  const std::string at = "rank " + std::to_string(rank) + " waits at " + to_string(action) + " for ";
+  if (!run.channels().is_sent(message)) {
+    return {rank, column, edge.from, at + "its message from rank " + std::to_string(edge.from)};
   }
-  if (is_wait_send(action.op.kind)) {
-    return {rank, column, edge.to, at + " for rank " + std::to_string(edge.to) + " to post the receive"};
+  if (!run.channels().is_posted(message)) {
+    const std::string whose = edge.to == rank ? "its own row" : "rank " + std::to_string(edge.to);
+    return {rank, column, edge.to, at + "a receive that " + whose + " posts later"};
   }
-  if (run.channels().is_sent(message)) {
-    return {rank, column, rank, at + " for a receive that its own row posts later"};
-  }
-  return {rank, column, edge.from, at + " for its message from rank " + std::to_string(edge.from)};
+  return {rank, column, edge.to,
+          at + "a slot of edge " + name(edge) + ": each of its " + std::to_string(program.slots) +
+              " holds a message that rank " + std::to_string(edge.to) + " consumes later"};
 }
 
 template <class Channels>

@@ -44,7 +44,8 @@ void BackwardPath::leave(const NodePtr& node) {
   const auto& edges = node->next_edges();
   if (std::none_of(edges.begin(), edges.end(), [this](const Edge& edge) { return leads_on(edge); })) return;
   on_path_.insert(node.get());
-  const bool is_frontier = std::any_of(edges.begin(), edges.end(), [this](const Edge& edge) { return leads_off(edge); });
+  const bool is_frontier =
+      std::any_of(edges.begin(), edges.end(), [this](const Edge& edge) { return leads_off(edge); });
   (is_frontier ? frontier_ : interior_).push_back(node);
 }
 

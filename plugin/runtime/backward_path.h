@@ -1,7 +1,7 @@
 // plugin/runtime/backward_path.h
 //
-// Which nodes of a backward graph lead from a stage's outputs to those of its inputs that need a gradient. The words are
-// those of plugin/runtime/split_backward.h.
+// Which nodes of a backward graph lead from a stage's outputs to those of its inputs that need a gradient. The words
+// are those of plugin/runtime/split_backward.h.
 #pragma once
 
 #include <torch/csrc/autograd/edge.h>
@@ -15,7 +15,8 @@ using NodePtr = decltype(torch::autograd::Edge::function);
 
 class BackwardPath {
  public:
-  // `inputs` are the gradient edges of leaves. Visits each node that the roots reach once, and keeps alive what it found.
+  // `inputs` are the gradient edges of leaves. Visits each node that the roots reach once, and keeps alive what it
+  // found.
   BackwardPath(const std::vector<torch::autograd::Edge>& roots, const std::vector<torch::autograd::Edge>& inputs);
 
   // True if the edge is valid and its node leads to an input, or is an input's own.

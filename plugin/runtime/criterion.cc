@@ -32,8 +32,8 @@ Criterion Criterion::sum(Loss loss, Weight weight) {
 double Criterion::weight_of(const TensorList& labels) const {
   const double result = weight ? weight(labels) : rows_of(labels);
   if (!std::isfinite(result) || result < 0) {
-    throw ScheduleError("criterion", "weight of a micro-batch must be finite and at least 0, got " +
-                                         std::to_string(result));
+    throw ScheduleError("criterion",
+                        "weight of a micro-batch must be finite and at least 0, got " + std::to_string(result));
   }
   return result;
 }

@@ -27,9 +27,9 @@ struct Criterion {
   // ScheduleError.
   Criterion(Loss loss);  // NOLINT(google-explicit-constructor)
   template <typename F>
-    requires(std::is_invocable_r_v<at::Tensor, F, const TensorList&, const TensorList&> &&
-             !std::is_same_v<std::remove_cvref_t<F>, Loss>)
-  Criterion(F&& loss) : Criterion(Loss(std::forward<F>(loss))) {}  // NOLINT(google-explicit-constructor)
+  requires(std::is_invocable_r_v<at::Tensor, F, const TensorList&, const TensorList&> &&
+           !std::is_same_v<std::remove_cvref_t<F>, Loss>) Criterion(F&& loss)
+      : Criterion(Loss(std::forward<F>(loss))) {}  // NOLINT(google-explicit-constructor)
   // `loss` returns a sum, `weight` what to divide it by (valid tokens, say).
   static Criterion sum(Loss loss, Weight weight);
 
@@ -37,7 +37,7 @@ struct Criterion {
   double weight_of(const TensorList& labels) const;
 
   Loss loss;
-  Weight weight;      // Empty: by rows.
+  Weight weight;  // Empty: by rows.
   bool returns_sum = false;
 };
 

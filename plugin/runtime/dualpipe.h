@@ -59,11 +59,11 @@ struct PipelineOptions {
   std::chrono::milliseconds timeout{30 * 60 * 1000};  // Of one wait.
   int nccl_max_ctas = 0;                         // CTAs of one edge's kernels; 0 leaves it to NCCL.
   // fp32 buffers by logical name that gradients are added to instead of `.grad`.
-  std::map<std::string, at::Tensor> main_grads;
+  std::map<std::string, at::Tensor> main_grads = {};
   // Where ranks tell each other of failures; null: ranks notice by their connections alone. A watchdog thread looks at it
   // and, when another rank has failed, calls on_fatal, or wakes this rank with an error where there is none.
-  std::shared_ptr<FailureChannel> failures;
-  std::function<void(const FailureRecord&)> on_fatal;
+  std::shared_ptr<FailureChannel> failures = {};
+  std::function<void(const FailureRecord&)> on_fatal = {};
   Registry registry = builtin_registry();        // Add your own schedules here.
 };
 

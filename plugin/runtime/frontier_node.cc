@@ -132,7 +132,7 @@ void FrontierNode::stand_in(WeightRoots& roots) const {
   if (edges.empty()) return;
   const at::Tensor like = gradients[0];
   roots.kept.insert(roots.kept.end(), gradients.begin(), gradients.end());
-  roots.add(Edge(make_gradient_source(std::move(edges), std::move(gradients), like, node_->sequence_nr()), 0), like);
+  roots.add(Edge(make_gradient_source(node_->sequence_nr(), std::move(edges), std::move(gradients), like), 0), like);
 }
 
 void FrontierNode::run_again(WeightRoots& roots) const {

@@ -1,19 +1,17 @@
 #include "plugin/runtime/gradient_reduction.h"
 
-#include <ATen/ATen.h>
-
 #include <algorithm>
 #include <deque>
+#include <set>
 #include <sstream>
 #include <utility>
 
+#include "plugin/runtime/gradient_exchange.h"
 #include "plugin/runtime/name_list.h"
 #include "plugin/schedule/error.h"
 
 namespace dualpipe {
 namespace {
-
-constexpr int kChannel = 1;
 
 class NoReduction final : public GradientReduction {
  public:
@@ -21,131 +19,65 @@ class NoReduction final : public GradientReduction {
   void finish(Gradients&) override {}
 };
 
-at::ScalarType gradient_dtype(const StageParameter& parameter) {
-  return parameter.main_grad.defined() ? parameter.main_grad.scalar_type() : parameter.parameter.scalar_type();
-}
-
-// A part of a stage's message: the gradients of one dtype one after another, then a flag for each, 1 where this rank
-// has a gradient and 0 where it has none.
-struct Bucket {
-  std::vector<std::size_t> indices;  // Of parameters, by name.
-  at::Tensor mine;
-  at::Tensor theirs;
-};
-
-at::Tensor flatten(const std::vector<std::size_t>& indices, Gradients& gradients, at::ScalarType dtype) {
-  TensorList parts;
-  const auto options = gradients.parameters()[indices.front()].parameter.options().dtype(dtype).requires_grad(false);
-  std::vector<double> flags;
-  for (std::size_t index : indices) {
-    const at::Tensor& gradient = gradients.step_gradient(index);
-    flags.push_back(gradient.defined() ? 1 : 0);
-    parts.push_back(gradient.defined() ? gradient.reshape({-1}).to(dtype)
-                                       : at::zeros({gradients.parameters()[index].parameter.numel()}, options));
-  }
-  parts.push_back(at::tensor(flags, at::kDouble).to(options));
-  return at::cat(parts);
-}
-
-std::vector<Bucket> make_buckets(int stage, Gradients& gradients) {
-  std::vector<std::size_t> indices = gradients.indices_of(stage);
-  const auto& parameters = gradients.parameters();
-  std::sort(indices.begin(), indices.end(),
-            [&](std::size_t a, std::size_t b) { return parameters[a].name < parameters[b].name; });
-  std::map<at::ScalarType, Bucket> by_dtype;
-  for (std::size_t index : indices) by_dtype[gradient_dtype(parameters[index])].indices.push_back(index);
-  std::vector<Bucket> buckets;
-  for (auto& [dtype, bucket] : by_dtype) {
-    bucket.mine = flatten(bucket.indices, gradients, dtype);
-    bucket.theirs = at::empty_like(bucket.mine);
-    buckets.push_back(std::move(bucket));
-  }
-  return buckets;
-}
-
-void refuse_sparse(int stage, Gradients& gradients) {
-  for (std::size_t index : gradients.indices_of(stage)) {
-    const at::Tensor& gradient = gradients.step_gradient(index);
-    if (!gradient.defined() || gradient.layout() == at::kStrided) continue;
-    throw ScheduleError("mirrored_reduction", "gradients must be dense, got a sparse one for \"" +
-                                                  gradients.parameters()[index].name +
-                                                  "\"; an embedding with sparse=false works");
-  }
-}
-
-void write_back(const Bucket& bucket, const at::Tensor& sums, Gradients& gradients) {
-  const auto count = static_cast<std::int64_t>(bucket.indices.size());
-  const at::Tensor flags = sums.narrow(0, sums.numel() - count, count).to(at::kDouble).cpu();
-  std::int64_t offset = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::size_t index = bucket.indices[i];
-    const at::Tensor& parameter = gradients.parameters()[index].parameter;
-    at::Tensor& gradient = gradients.step_gradient(index);
-    const at::Tensor sum = sums.narrow(0, offset, parameter.numel()).view(parameter.sizes());
-    offset += parameter.numel();
-    if (gradient.defined()) {
-      gradient.copy_(sum);
-    } else if (flags.data_ptr<double>()[i] > 0) {
-      gradient = sum.clone();
-    }
-  }
-}
-
 class MirroredReduction final : public GradientReduction {
  public:
   MirroredReduction(std::shared_ptr<Transport> transport, int mirror)
       : transport_(std::move(transport)), mirror_(mirror) {}
 
-  void start(int stage, Gradients& gradients) override;
-  void finish(Gradients& gradients) override;
+  void start(int stage, Gradients& gradients) override {
+    std::vector<std::size_t> indices = gradients.indices_of(stage);
+    if (indices.empty()) return;
+    // Listed before it is posted: what was posted stays alive where the send throws.
+    under_way_.emplace_back(mirror_, std::move(indices), gradients).post(*transport_);
+  }
+
+  void finish(Gradients& gradients) override {
+    for (; !under_way_.empty(); under_way_.pop_front()) under_way_.front().finish(*transport_, gradients);
+  }
 
  private:
-  struct Exchange {
-    std::vector<Bucket> buckets;
-    std::unique_ptr<Transfer> receive;
-    std::unique_ptr<Transfer> send;
-  };
+  std::shared_ptr<Transport> transport_;
+  int mirror_;
+  std::deque<GradientExchange> under_way_;  // In the order of starting.
+};
 
-  // Into the lower rank's buffer, whichever it is here: the same order of addition on both.
-  at::Tensor sum(const Bucket& bucket) const {
-    const bool is_lower = transport_->rank() < mirror_;
-    at::Tensor lower = is_lower ? bucket.mine : bucket.theirs;
-    return lower.add_(is_lower ? bucket.theirs : bucket.mine);
+// Waits with a peer's message until all stages that contribute to it are done.
+class TiedReduction final : public GradientReduction {
+ public:
+  TiedReduction(std::shared_ptr<Transport> transport, TiedParameters tied, std::unique_ptr<GradientReduction> rest)
+      : transport_(std::move(transport)), tied_(std::move(tied)), rest_(std::move(rest)) {}
+
+  void start(int stage, Gradients& gradients) override {
+    rest_->start(stage, gradients);
+    started_.insert(stage);
+    for (const auto& [peer, indices] : tied_) {
+      if (!posted_.contains(peer) && is_complete(indices, gradients)) post(peer, indices, gradients);
+    }
+  }
+
+  void finish(Gradients& gradients) override {
+    rest_->finish(gradients);
+    for (auto& [peer, exchange] : posted_) exchange.finish(*transport_, gradients);
+    posted_.clear();
+    started_.clear();
+  }
+
+ private:
+  bool is_complete(const std::vector<std::size_t>& indices, const Gradients& gradients) const {
+    return std::all_of(indices.begin(), indices.end(),
+                       [&](std::size_t index) { return started_.contains(gradients.parameters()[index].stage); });
+  }
+
+  void post(int peer, const std::vector<std::size_t>& indices, Gradients& gradients) {
+    posted_.emplace(peer, GradientExchange(peer, indices, gradients)).first->second.post(*transport_);
   }
 
   std::shared_ptr<Transport> transport_;
-  int mirror_;
-  std::deque<Exchange> under_way_;  // In the order of starting.
+  TiedParameters tied_;
+  std::unique_ptr<GradientReduction> rest_;
+  std::set<int> started_;
+  std::map<int, GradientExchange> posted_;  // By peer.
 };
-
-void MirroredReduction::start(int stage, Gradients& gradients) {
-  at::NoGradGuard no_grad;
-  refuse_sparse(stage, gradients);
-  std::vector<Bucket> buckets = make_buckets(stage, gradients);
-  if (buckets.empty()) return;
-  TensorList mine;
-  TensorList theirs;
-  for (const Bucket& bucket : buckets) {
-    mine.push_back(bucket.mine);
-    theirs.push_back(bucket.theirs);
-  }
-  // The exchange is listed before it is posted: what was posted stays alive where the send throws.
-  Exchange& exchange = under_way_.emplace_back();
-  exchange.buckets = std::move(buckets);
-  exchange.receive = transport_->receive(mirror_, kChannel, theirs);
-  exchange.send = transport_->send(mirror_, kChannel, mine);
-}
-
-void MirroredReduction::finish(Gradients& gradients) {
-  at::NoGradGuard no_grad;
-  while (!under_way_.empty()) {
-    Exchange& exchange = under_way_.front();
-    exchange.receive->wait();
-    exchange.send->wait();
-    for (const Bucket& bucket : exchange.buckets) write_back(bucket, sum(bucket), gradients);
-    under_way_.pop_front();
-  }
-}
 
 std::string describe(const StageParameter& parameter) {
   std::ostringstream text;
@@ -168,6 +100,34 @@ std::unique_ptr<GradientReduction> no_reduction() { return std::make_unique<NoRe
 
 std::unique_ptr<GradientReduction> mirrored_reduction(std::shared_ptr<Transport> transport, int mirror) {
   return std::make_unique<MirroredReduction>(std::move(transport), mirror);
+}
+
+std::unique_ptr<GradientReduction> tied_reduction(std::shared_ptr<Transport> transport, TiedParameters tied,
+                                                  std::unique_ptr<GradientReduction> rest) {
+  if (tied.empty()) return rest;
+  return std::make_unique<TiedReduction>(std::move(transport), std::move(tied), std::move(rest));
+}
+
+TiedParameters find_tied(Transport& transport, std::optional<int> mirror, const std::vector<StageParameter>& parameters) {
+  std::vector<std::string> own;
+  for (const StageParameter& parameter : parameters) own.push_back(parameter.name);
+  const std::vector<std::string> gathered = transport.all_gather(encode_names(own));
+  std::map<std::string, std::vector<int>> holders;
+  for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
+    for (const std::string& name : decode_names(gathered[rank])) holders[name].push_back(static_cast<int>(rank));
+  }
+  for (const auto& [name, ranks] : holders) {
+    if (ranks.size() <= 2) continue;
+    throw ScheduleError("tied_reduction", "a logical parameter must be on two ranks at most, got \"" + name + "\" on " +
+                                              std::to_string(ranks.size()));
+  }
+  TiedParameters tied;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    for (int rank : holders.at(own[i])) {
+      if (rank != transport.rank() && rank != mirror) tied[rank].push_back(i);
+    }
+  }
+  return tied;
 }
 
 void check_mirrors(Transport& transport, int mirror, const Gradients& gradients) {

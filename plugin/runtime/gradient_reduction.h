@@ -4,7 +4,10 @@
 // program's REDUCE_GRAD, finished before the optimizer reads.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "plugin/runtime/gradients.h"
 #include "plugin/runtime/transport.h"
@@ -29,6 +32,17 @@ std::unique_ptr<GradientReduction> no_reduction();
 // undefined one; on one side only, the other counts as zero. `gradients` sets earlier steps aside. Several stages may
 // be under way. A sparse gradient is refused with ScheduleError before anything of its stage moves.
 std::unique_ptr<GradientReduction> mirrored_reduction(std::shared_ptr<Transport> transport, int mirror);
+
+// Parameters that another rank holds too without being a mirror (the two copies of a tied embedding under 1F1B), by that
+// rank: their indices.
+using TiedParameters = std::map<int, std::vector<std::size_t>>;
+
+// Beside `rest`: one exchange with each rank that shares parameters, once all stages that use them are done on this rank.
+std::unique_ptr<GradientReduction> tied_reduction(std::shared_ptr<Transport> transport, TiedParameters tied,
+                                                  std::unique_ptr<GradientReduction> rest);
+
+// Collective over all ranks. Throws ScheduleError on every rank where a name is on more than two.
+TiedParameters find_tied(Transport& transport, std::optional<int> mirror, const std::vector<StageParameter>& parameters);
 
 // Collective over all ranks, each with its mirror. Throws ScheduleError on every rank where two mirrors do not train
 // the same parameters (name, stage, shape, dtype of the gradient): their messages would not fit.

@@ -17,8 +17,8 @@ using torch::autograd::Node;
 
 class GradientSource : public Node {
  public:
-  GradientSource(std::vector<Edge> edges, TensorList gradients)
-      : Node(std::move(edges)), gradients_(std::move(gradients)) {}
+  GradientSource(std::uint64_t sequence_nr, std::vector<Edge> edges, TensorList gradients)
+      : Node(sequence_nr, std::move(edges)), gradients_(std::move(gradients)) {}
 
   std::string name() const override { return "DualPipeGradientSource"; }
 
@@ -47,17 +47,17 @@ at::Tensor make_token(const TensorList& gradients) {
 
 }  // namespace
 
-NodePtr make_gradient_source(std::vector<Edge> edges, TensorList gradients, const at::Tensor& like,
-                             std::optional<std::uint64_t> sequence_nr) {
-  NodePtr source = make_node<GradientSource>(std::move(edges), std::move(gradients));
+NodePtr make_gradient_source(std::uint64_t sequence_nr, std::vector<Edge> edges, TensorList gradients,
+                             const at::Tensor& like) {
+  NodePtr source = make_node<GradientSource>(sequence_nr, std::move(edges), std::move(gradients));
   source->add_input_metadata(like);
-  if (sequence_nr) source->set_sequence_nr(*sequence_nr);
   return source;
 }
 
 void accumulate_from(std::vector<Edge> edges, TensorList gradients) {
   const at::Tensor token = make_token(gradients);
-  const Edge root(make_gradient_source(std::move(edges), std::move(gradients), token), 0);
+  constexpr std::uint64_t kAny = 0;  // Nothing else is ready when the only root is.
+  const Edge root(make_gradient_source(kAny, std::move(edges), std::move(gradients), token), 0);
   torch::autograd::Engine::get_default_engine().execute({root}, {token}, /*keep_graph=*/false, /*create_graph=*/false,
                                                         /*accumulate_grad=*/true);
 }

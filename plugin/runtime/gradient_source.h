@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "plugin/runtime/backward_path.h"
@@ -13,10 +12,11 @@
 
 namespace dualpipe {
 
-// Has one input, of the shape of `like`, whose value it ignores; gives its gradients once. The engine runs ready nodes by
-// descending `sequence_nr`: with that of the node it stands for, gradients are summed in the order of plain backward.
-NodePtr make_gradient_source(std::vector<torch::autograd::Edge> edges, TensorList gradients, const at::Tensor& like,
-                             std::optional<std::uint64_t> sequence_nr = std::nullopt);
+// Has one input, of the shape of `like`, whose value it ignores; gives its gradients once. The engine runs ready nodes
+// by descending `sequence_nr`: with that of the node it stands for, gradients are summed in the order of plain
+// backward.
+NodePtr make_gradient_source(std::uint64_t sequence_nr, std::vector<torch::autograd::Edge> edges, TensorList gradients,
+                             const at::Tensor& like);
 
 // Runs the engine from these edges into the leaves that they reach, accumulating there, and frees the graph.
 void accumulate_from(std::vector<torch::autograd::Edge> edges, TensorList gradients);

@@ -14,6 +14,7 @@
 #include "plugin/runtime/c10d_transport.h"
 #include "plugin/runtime/dualpipe.h"
 #include "plugin/runtime/executor.h"
+#include "plugin/runtime/gradient_reduction.h"
 #include "plugin/runtime/loss_weights.h"
 #include "plugin/runtime/store_failure_channel.h"
 #include "plugin/schedule/error.h"
@@ -49,8 +50,9 @@ struct Plan {
 };
 
 std::vector<int> reduction_order(const Schedule& schedule, int rank) {
+  const Program program = lower(schedule);
   std::vector<int> order;
-  for (const Action& action : lower(schedule).rows[rank]) {
+  for (const Action& action : program.rows[rank]) {
     if (action.op.kind == Kind::kReduceGrad) order.push_back(action.op.stage);
   }
   return order;
@@ -129,6 +131,11 @@ std::vector<std::pair<int, int>> edges_of(const Placement& placement, int num_mi
   for (int rank = 0; rank < placement.ranks(); ++rank) {
     if (const auto mirror = placement.mirror_of(rank)) edges.insert({rank, *mirror});
   }
+  // The two copies of a tied embedding.
+  if (const int last = placement.loss_rank(0), first = placement.input_rank(0); first != last) {
+    edges.insert({first, last});
+    edges.insert({last, first});
+  }
   return {edges.begin(), edges.end()};
 }
 
@@ -147,7 +154,8 @@ struct Pipeline::Impl {
   Impl(std::string name, std::shared_ptr<Transport> over, std::vector<std::shared_ptr<StageModule>> modules,
        PipelineOptions given);
 
-  void build(std::vector<std::shared_ptr<StageModule>> modules);
+  std::vector<StageParameter> take_stages(std::vector<std::shared_ptr<StageModule>> modules);
+  void build(std::vector<StageParameter> parameters);
   void watch();
   void guarded(const std::function<std::string()>& action, const std::function<void()>& body);
   [[noreturn]] void fail(const std::string& action, const std::exception& error);
@@ -187,26 +195,39 @@ Pipeline::Impl::Impl(std::string schedule, std::shared_ptr<Transport> over,
       plan{Schedule{name, Placement::loop(1), 0, {}}, {name, Placement::loop(1), 0, 1, {}, {}},
            {name, Placement::loop(1), 0, 1, {}, {}}, {}} {
   std::optional<std::string> error;
+  std::vector<StageParameter> parameters;
   try {
     plan = make_plan(name, *transport, options);
-    build(std::move(modules));
+    parameters = take_stages(std::move(modules));
   } catch (const ScheduleError& mistake) {
     error = mistake.what();
   }
   agree(*transport, digest_of(name, &plan, options, transport->size()), error);
+  build(std::move(parameters));
   watch();
 }
 
-void Pipeline::Impl::build(std::vector<std::shared_ptr<StageModule>> modules) {
+// What can be refused without another rank.
+std::vector<StageParameter> Pipeline::Impl::take_stages(std::vector<std::shared_ptr<StageModule>> modules) {
   const Placement& placement = plan.schedule.placement;
   const int rank = transport->rank();
   stages = pair_with_stages(plan, rank, std::move(modules));
   input_ids = micro_batches(plan.schedule, [&](int k) { return placement.input_rank(k) == rank; });
   loss_ids = micro_batches(plan.schedule, [&](int k) { return placement.loss_rank(k) == rank; });
-  const auto mirror = options.reduce_mirrors ? placement.mirror_of(rank) : std::nullopt;
-  gradients = std::make_unique<Gradients>(collect_parameters(stages, plan.reduction_order, options.main_grads),
-                                          mirror.has_value());
-  reduction = mirror ? mirrored_reduction(transport, *mirror) : no_reduction();
+  return collect_parameters(stages, plan.reduction_order, options.main_grads);
+}
+
+// Collective.
+void Pipeline::Impl::build(std::vector<StageParameter> parameters) {
+  const Placement& placement = plan.schedule.placement;
+  const int rank = transport->rank();
+  const std::optional<int> mirror = placement.mirror_of(rank);
+  const bool reduces = mirror && options.reduce_mirrors;
+  TiedParameters tied = find_tied(*transport, mirror, parameters);
+  gradients = std::make_unique<Gradients>(std::move(parameters), reduces || !tied.empty());
+  if (mirror) check_mirrors(*transport, *mirror, *gradients);
+  reduction = tied_reduction(transport, std::move(tied),
+                             reduces ? mirrored_reduction(transport, *mirror) : no_reduction());
   auto mailbox = std::make_shared<Mailbox>(transport, placement, options.variable_seq_lengths);
   executor = std::make_unique<Executor>(rank, placement, stages, std::move(mailbox), *gradients, *reduction);
   std::optional<int> other_end;

@@ -1,6 +1,7 @@
 // plugin/runtime/stage_module.h
 //
-// A stage: forward from a list of tensors to a list of tensors. The loss is not part of it (plugin/runtime/criterion.h).
+// A stage: forward from a list of tensors to a list of tensors. The loss is not part of it
+// (plugin/runtime/criterion.h).
 #pragma once
 
 #include <torch/nn/module.h>

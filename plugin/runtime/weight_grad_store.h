@@ -31,9 +31,10 @@ class WeightGradStore {
   void seal(Key key);
   // Adds to a sealed (or new, empty) group.
   void add(Key key, std::function<void()> work, std::size_t bytes);
-  // Runs one sealed group in the order of putting and frees what its closures held, also when one throws. An empty group
-  // is a no-op; a key that was never sealed throws ScheduleError.
+  // Runs one sealed group in the order of putting and frees what its closures held, also when one throws. An empty
+  // group is a no-op; a key that was never sealed throws ScheduleError.
   void run(Key key);
+  // Drops everything, also what a backward that threw has put so far.
   void clear();
 
   bool empty() const { return groups_.empty(); }

@@ -129,7 +129,7 @@ class RowLowering {
 
   // Shapes of a gradient are those of the rank's own outputs.
   bool knows_shapes(const Op& recv, int column) const {
-    return recv.kind == Kind::kRecvForward || *traffic_.forward_column(recv.stage, recv.micro_batch) <= column;
+    return recv.kind == Kind::kRecvForward || traffic_.forward_column(recv.stage, recv.micro_batch) <= column;
   }
 
   void post_into_free_slots(int column) {

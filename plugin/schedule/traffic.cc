@@ -49,37 +49,43 @@ Traffic::Traffic(const Schedule& schedule) : schedule_(schedule) {
   }
 }
 
+void Traffic::require_own(const Op& op, const CellPlace& place) const {
+  const Placement& placement = schedule_.placement;
+  if (!is_compute(op.kind)) {
+    refuse_cell(to_string(op), place, "a schedule must hold compute actions only");
+  }
+  if (op.stage >= placement.stages() || op.micro_batch < 0 || op.micro_batch >= schedule_.num_microbatches) {
+    refuse_cell(to_string(op), place,
+                "stages must be below " + std::to_string(placement.stages()) + " and micro-batches below " +
+                    std::to_string(schedule_.num_microbatches));
+  }
+  const int rank = placement.rank_of(op.stage, op.micro_batch);
+  if (rank != place.rank) {
+    refuse_cell(to_string(op), place, "the action of rank " + std::to_string(rank) + " must stand there");
+  }
+}
+
+bool Traffic::remember(const Op& op, int column, std::vector<bool>& weights) {
+  const std::size_t cell = index(op.stage, op.micro_batch);
+  if (op.kind == Kind::kBackwardWeight) {
+    const bool is_new = !weights[cell];
+    weights[cell] = true;
+    return is_new;
+  }
+  int& column_plus_one = op.kind == Kind::kForward ? forward_[cell] : backward_[cell];
+  const bool is_new = column_plus_one == 0;
+  column_plus_one = column + 1;
+  return is_new;
+}
+
 void Traffic::index_row(int rank, std::vector<bool>& weights) {
   const Row& row = schedule_.rows[rank];
   for (int column = 0; column < static_cast<int>(row.size()); ++column) {
-    const auto refuse = [&](const Op& op, std::string_view rule) {
-      refuse_cell(to_string(op), CellPlace{schedule_.name, rank, column}, rule);
-    };
+    const CellPlace place{schedule_.name, rank, column};
     for_each_op(row[column], [&](const Op& op) {
-      if (!is_compute(op.kind)) {
-        refuse(op, "a schedule must hold compute actions only");
-      }
-      if (op.stage >= schedule_.placement.stages() || op.micro_batch < 0 ||
-          op.micro_batch >= schedule_.num_microbatches) {
-        refuse(op, "stages must be below " + std::to_string(schedule_.placement.stages()) +
-                       " and micro-batches below " + std::to_string(schedule_.num_microbatches));
-      }
-      if (schedule_.placement.rank_of(op.stage, op.micro_batch) != rank) {
-        refuse(op, "the action of rank " + std::to_string(schedule_.placement.rank_of(op.stage, op.micro_batch)) +
-                       " must stand there");
-      }
-      const std::size_t cell = index(op.stage, op.micro_batch);
-      bool repeated = false;
-      if (op.kind == Kind::kBackwardWeight) {
-        repeated = weights[cell];
-        weights[cell] = true;
-      } else {
-        int& place = op.kind == Kind::kForward ? forward_[cell] : backward_[cell];
-        repeated = place != 0;
-        place = column + 1;
-      }
-      if (repeated) {
-        refuse(op, "each action must stand once");
+      require_own(op, place);
+      if (!remember(op, column, weights)) {
+        refuse_cell(to_string(op), place, "each action must stand once");
       }
     });
   }
@@ -105,11 +111,6 @@ void Traffic::require_neighbours(int rank) const {
       }
     });
   }
-}
-
-std::optional<int> Traffic::column(const Columns& columns, int stage, int micro_batch) const {
-  const int column_plus_one = columns[index(stage, micro_batch)];
-  return column_plus_one == 0 ? std::nullopt : std::optional<int>(column_plus_one - 1);
 }
 
 std::vector<int> Traffic::peers_of(int rank) const {

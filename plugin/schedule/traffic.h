@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "plugin/schedule/cells.h"
 #include "plugin/schedule/schedule.h"
 
 namespace dualpipe {
@@ -32,9 +33,8 @@ class Traffic {
   // computes on, an action whose input nobody computes, and a backward ahead of its forward.
   explicit Traffic(const Schedule& schedule);
 
-  // The column of F, and of B or I, in the row of the rank that runs it.
-  std::optional<int> forward_column(int stage, int micro_batch) const { return column(forward_, stage, micro_batch); }
-  std::optional<int> backward_column(int stage, int micro_batch) const { return column(backward_, stage, micro_batch); }
+  // The column of an F that stands in the schedule, in the row of its rank.
+  int forward_column(int stage, int micro_batch) const { return forward_[index(stage, micro_batch)] - 1; }
 
   // The other rank that needs the result of `op`, or that computes what `op` needs, where `op` runs on `rank`. Nothing
   // where that is the rank itself, the end of the pipeline, or a W.
@@ -52,7 +52,6 @@ class Traffic {
   std::size_t index(int stage, int micro_batch) const {
     return static_cast<std::size_t>(stage) * schedule_.num_microbatches + micro_batch;
   }
-  std::optional<int> column(const Columns& columns, int stage, int micro_batch) const;
   Message message(const Op& op, int sent_at) const;
   std::optional<int> other_rank(const Op& op, int rank, int stage) const {
     const Placement& placement = schedule_.placement;
@@ -62,6 +61,8 @@ class Traffic {
     const int other = placement.rank_of(stage, op.micro_batch);
     return other == rank ? std::nullopt : std::optional<int>(other);
   }
+  void require_own(const Op& op, const CellPlace& place) const;
+  bool remember(const Op& op, int column, std::vector<bool>& weights);  // False where the action stands twice.
   void index_row(int rank, std::vector<bool>& weights);
   void require_neighbours(int rank) const;
 

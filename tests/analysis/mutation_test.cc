@@ -1,6 +1,7 @@
 // validate() and the slow reference agree on schedules and programs that were changed at random.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <sstream>
 
@@ -29,14 +30,14 @@ class Mutator {
 
   int below(std::size_t bound) { return std::uniform_int_distribution<int>(0, static_cast<int>(bound) - 1)(random_); }
 
-  // Swap (mostly neighbours), drop, repeat or retarget one cell.
+  // Swap (mostly neighbours), drop, repeat, retarget or put last one cell.
   void change(std::vector<Row>& rows, int stages, int num_microbatches) {
     Row& row = rows[below(rows.size())];
     if (row.size() < 2) {
       return;
     }
     const int cell = below(row.size() - 1);
-    switch (below(6)) {
+    switch (below(8)) {
       case 0:
         row.erase(row.begin() + cell);
         break;
@@ -49,12 +50,24 @@ class Mutator {
       case 3:
         std::swap(row[cell], row[below(row.size())]);
         break;
+      case 4:
+        reduce_last(row);
+        break;
       default:
         std::swap(row[cell], row[cell + 1]);
     }
   }
 
  private:
+  // Moves the first REDUCE_GRAD of the row to its end.
+  static void reduce_last(Row& row) {
+    const auto first = std::find_if(row.begin(), row.end(),
+                                    [](const Action& cell) { return cell.op.kind == Kind::kReduceGrad; });
+    if (first != row.end()) {
+      std::rotate(first, first + 1, row.end());
+    }
+  }
+
   void retarget(Action& action, int stages, int num_microbatches) {
     Op& op = action.paired && below(2) == 0 ? *action.paired : action.op;
     if (below(2) == 0) {
@@ -71,6 +84,12 @@ std::string print(const std::vector<Row>& rows) {
   std::ostringstream out;
   print_rows(out, rows);
   return out.str();
+}
+
+bool reduces(const Program& program) {
+  return std::any_of(program.rows.begin(), program.rows.end(), [](const Row& row) {
+    return std::any_of(row.begin(), row.end(), [](const Action& cell) { return cell.op.kind == Kind::kReduceGrad; });
+  });
 }
 
 constexpr ValidateOptions kAll{.max_violations = 1000000};
@@ -103,11 +122,13 @@ TEST(Mutation, ValidateAgreesWithTheSlowReferenceOnPrograms) {
   for (const Base& base : kBases) {
     for (const int slots : {1, 2, 3}) {
       const Program lowered = lower(make(base), {.slots = slots});
-      Program sound = lowered;
       for (int round = 0; round < 150; ++round) {
-        Program program = sound;
+        Program program = lowered;
         for (int change = round == 0 ? -1 : mutator.below(2); change >= 0; --change) {
           mutator.change(program.rows, program.placement.stages(), program.num_microbatches);
+        }
+        if (!reduces(program)) {
+          continue;  // The only REDUCE_GRAD was dropped: a sound program for a host that reduces by itself.
         }
         const Rules rules = rules_of(validate(program, kAll));
         const Rules expected = slow_validate(program, lowered);

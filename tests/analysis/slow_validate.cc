@@ -160,15 +160,17 @@ bool ends_tagged(const Program& program) {
       });
 }
 
-// One directed edge as a queue at each end; messages move from the fronts only.
+// One directed edge as a queue at each end; messages move from the fronts only, each into a free slot.
 struct Channel {
   std::deque<Wire> sent;
   std::deque<Wire> posted;
+  std::set<Wire> in_slots;
   std::set<Wire> moved;
-  int used = 0;  // Slots that are posted and not consumed.
 
-  void move() {
-    while (!sent.empty() && !posted.empty() && sent.front() == posted.front()) {
+  void move(int slots) {
+    while (!sent.empty() && !posted.empty() && sent.front() == posted.front() &&
+           static_cast<int>(in_slots.size()) < slots) {
+      in_slots.insert(sent.front());
       moved.insert(sent.front());
       sent.pop_front();
       posted.pop_front();
@@ -178,36 +180,37 @@ struct Channel {
 
 bool ends_in_order(const Program& program) {
   std::map<std::pair<int, int>, Channel> channels;
+  std::set<Wire> taken;
   const auto channel_of = [&](const Wire& wire) -> Channel& { return channels[{std::get<0>(wire), std::get<1>(wire)}]; };
+  const auto take = [&](const Op& op) {
+    const std::optional<Wire> wire = is_compute(op.kind) ? wire_of(program.placement, op) : std::nullopt;
+    if (wire && channel_of(*wire).in_slots.erase(*wire) == 1) {
+      taken.insert(*wire);
+      channel_of(*wire).move(program.slots);
+    }
+  };
   const auto waits = [&](const Op& op) {
     const std::optional<Wire> wire = wire_of(program.placement, op);
-    if (!wire || is_send(op.kind)) {
-      return false;
-    }
-    return is_recv(op.kind) ? channel_of(*wire).used >= program.slots : !channel_of(*wire).moved.contains(*wire);
+    return wire && ((is_compute(op.kind) && !taken.contains(*wire)) ||
+                    (is_wait_send(op.kind) && !channel_of(*wire).moved.contains(*wire)));
   };
   return all_end(
       program.rows,
       [&](int, const Action& action) {
         const std::vector<Op> ops = ops_of(action);
+        for (int round = 0; round < 2; ++round) {
+          std::for_each(ops.begin(), ops.end(), take);
+        }
         return std::none_of(ops.begin(), ops.end(), waits);
       },
       [&](int, const Action& action) {
-        for (const Op& op : ops_of(action)) {
-          const std::optional<Wire> wire = wire_of(program.placement, op);
-          if (!wire || is_wait_send(op.kind)) {
-            continue;
-          }
-          Channel& channel = channel_of(*wire);
-          if (is_send(op.kind)) {
-            channel.sent.push_back(*wire);
-          } else if (is_recv(op.kind)) {
-            channel.posted.push_back(*wire);
-            ++channel.used;
-          } else {
-            --channel.used;
-          }
-          channel.move();
+        const std::optional<Wire> wire = wire_of(program.placement, action.op);
+        if (is_send(action.op.kind)) {
+          channel_of(*wire).sent.push_back(*wire);
+          channel_of(*wire).move(program.slots);
+        } else if (is_recv(action.op.kind)) {
+          channel_of(*wire).posted.push_back(*wire);
+          channel_of(*wire).move(program.slots);
         }
       });
 }

@@ -206,12 +206,17 @@ TEST(ValidateProgram, FindsWaitsThatNobodyEnds) {
 TEST(ValidateProgram, CountsSlots) {
   Program program{"hand", Placement::loop(2), 2, 1,
                   {parse_row("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0WAIT_SEND_F0,0WAIT_SEND_F1"),
-                   parse_row("1RECV_F0,1RECV_F1,1F0,1F1,1B0,1SEND_B0,1B1,1SEND_B1,1WAIT_SEND_B0,1WAIT_SEND_B1")},
+                   parse_row("1RECV_F0,1RECV_F1,1F1,1F0,1B0,1SEND_B0,1B1,1SEND_B1,1WAIT_SEND_B0,1WAIT_SEND_B1")},
                   {}};
   EXPECT_EQ(print(validate(program)),
-            "slots 1/1: rank 1 waits at 1RECV_F1 for one of the 1 slots of edge 0>1, which later actions of its own row "
-            "would free");
+            "slots 1/2: rank 1 waits at 1F1 for a slot of edge 0>1: each of its 1 holds a message that rank 1 consumes "
+            "later");
   program.slots = 2;
+  EXPECT_EQ(print(validate(program)), "");
+}
+
+TEST(ValidateProgram, APairTakesItsMessagesOneAtATime) {
+  Program program = lowered("dualpipe", 2, 4, 1);
   EXPECT_EQ(print(validate(program)), "");
 }
 
@@ -243,7 +248,7 @@ TEST(ValidateProgram, KnowsDeferredWeightGradients) {
 
 TEST(Explain, MarksTheCell) {
   Schedule schedule = builtin_registry().make("1f1b", {4, 6, 2});
-  std::swap(schedule.rows[1][1], schedule.rows[1][4]);
+  std::swap(schedule.rows[1][1], schedule.rows[1][5]);
   const std::vector<Violation> violations = validate(schedule);
   ASSERT_EQ(violations.size(), 1u);
   EXPECT_EQ(explain(schedule, violations[0]),
@@ -251,7 +256,7 @@ TEST(Explain, MarksTheCell) {
             "\n"
             "column     0    1    2    3    4    5    6\n"
             "rank 0     0F0  0F1  0F2  0F3  0B0  0F4  0B1  ..\n"
-            "rank 1     1F0 >1B1< 1F2  1B0  1F1  1F3  1B2  ..\n"
+            "rank 1     1F0 >1B1< 1F2  1B0  1F3  1F1  1F4  ..\n"
             "rank 2     2F0  2F1  2B0  2F2  2B1  2F3  2B2  ..\n"
             "rank 3     3F0  3B0  3F1  3B1  3F2  3B2  3F3  ..\n");
   EXPECT_THAT(explain(schedule, violations[0], true), testing::HasSubstr("\033[1;97;41m>1B1<\033[0m"));

@@ -147,7 +147,7 @@ MicroBatches random_micro_batches(int count, std::vector<std::int64_t> sizes, st
 }
 
 at::Tensor weight(std::vector<std::int64_t> sizes, std::uint64_t seed) {
-  return (normal(sizes, seed) * 0.5).requires_grad_();
+  return (normal(sizes, seed) * 0.3).requires_grad_();
 }
 
 std::shared_ptr<StageModule> function_stage(std::vector<std::pair<std::string, at::Tensor>> parameters,

@@ -50,8 +50,9 @@ TEST(Criterion, OfASumWeighsAsItIsTold) {
 }
 
 TEST(Criterion, RefusesWhatCannotBeALoss) {
-  EXPECT_THAT([] { Criterion criterion{Criterion::Loss()}; },
-              ThrowsMessage<ScheduleError>("[criterion] loss must be a function of (outputs, labels), got an empty one"));
+  EXPECT_THAT(
+      [] { Criterion criterion{Criterion::Loss()}; },
+      ThrowsMessage<ScheduleError>("[criterion] loss must be a function of (outputs, labels), got an empty one"));
   EXPECT_THAT(
       [] { Criterion::sum(mean_loss, {}); },
       ThrowsMessage<ScheduleError>("[criterion] weight of a sum must be a function of the labels, got an empty one"));

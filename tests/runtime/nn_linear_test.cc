@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ at::Tensor of_libtorch(const at::Tensor& input, const at::Tensor& weight, const 
 struct LinearCase {
   std::string name;
   std::function<Graph(const LinearFunction& linear)> build;
+
+  friend void PrintTo(const LinearCase& c, std::ostream* out) { *out << c.name; }
 };
 
 const std::vector<LinearCase> kCases = {
@@ -122,6 +125,11 @@ const std::vector<LinearCase> kCases = {
      [](const auto& linear) {
        const auto x = leaf({6, 5}), w = leaf({4, 5}), b = leaf({4});
        return Graph{{x}, {w, b}, {linear(x, w, b).sum()}, {}};
+     }},
+    {"NoRows",
+     [](const auto& linear) {
+       const auto x = leaf({0, 5}), w = leaf({4, 5}), b = leaf({4});
+       return Graph{{x}, {w, b}, {linear(x, w, b)}, {}};
      }},
     {"NoGradient",
      [](const auto& linear) {
@@ -235,6 +243,16 @@ TEST(NnLinearStore, FiresHooksOfParametersOnceAndInW) {
   store.run({0, 0});
   EXPECT_EQ(accumulated, 1);
   EXPECT_TRUE(at::allclose(layer->weight.grad(), 2 * at::ones({4, 6}).mm(x.detach())));
+}
+
+TEST(NnLinearStore, SumsTheClosuresOfALayerThatIsCalledTwice) {
+  const Build build = [] {
+    const auto x = leaf({6, 5}), w = leaf({5, 5}), b = leaf({5});
+    return Graph{{x}, {w, b}, {nn::linear(nn::linear(x, w, b).tanh(), w, b)}, {}};
+  };
+  const Outcome plain = testing::run_plain(build), split = testing::run_split(build);
+  expect_equal_bits(split.input_grads, plain.input_grads, "gradient of input");
+  expect_equal_bits(split.parameter_grads, plain.parameter_grads, "gradient of parameter");
 }
 
 TEST(NnLinearStore, IsLeftToTheRuntimeUnderAutocast) {

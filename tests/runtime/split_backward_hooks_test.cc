@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <memory>
+#include <ostream>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -65,6 +66,8 @@ void scale_gradient(const at::Tensor& tensor, double factor) {
 struct HookCase {
   std::string name;
   Build build;
+
+  friend void PrintTo(const HookCase& c, std::ostream* out) { *out << c.name; }
 };
 
 const std::vector<HookCase> kCases = {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ using testing::leaf;
 struct SplitCase {
   std::string name;
   Build build;
+
+  friend void PrintTo(const SplitCase& c, std::ostream* out) { *out << c.name; }
 };
 
 // Layers as models have them.

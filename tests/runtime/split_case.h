@@ -18,7 +18,7 @@ struct Graph {
   TensorList inputs;      // Leaves or undefined.
   TensorList parameters;  // Leaves, frozen ones included.
   TensorList outputs;
-  TensorList gradients;   // Per output; empty: random ones for all.
+  TensorList gradients;  // Per output; empty: random ones for all.
 };
 
 using Build = std::function<Graph()>;

@@ -58,7 +58,11 @@ TEST(MakeStage, WrapsAnythingByWayOfAFunction) {
   torch::nn::Linear linear(2, 3);
   const OverlapHook hook = [](auto&&...) { return OverlapResult{}; };
   const auto stage = make_stage(
-      linear.ptr(), [module = linear.ptr()](const TensorList& in) { return TensorList{module->forward(in[0]), in[1]}; }, hook);
+      linear.ptr(),
+      [module = linear.ptr()](const TensorList& in) {
+        return TensorList{module->forward(in[0]), in[1]};
+      },
+      hook);
   const at::Tensor ids = at::tensor({1, 2});
   EXPECT_TRUE(stage->forward({at::rand({4, 2}), ids})[1].is_same(ids));
   EXPECT_TRUE(stage->overlapped_forward_backward());
@@ -74,18 +78,21 @@ TEST(MakeStage, PassesModesOnToTheModule) {
 
 TEST(MakeStage, RefusesOtherListsForAModuleOfOneTensor) {
   const auto stage = make_stage(torch::nn::Linear(2, 3).ptr());
-  EXPECT_THAT([&] { stage->forward({at::rand({4, 2}), at::rand({4, 2})}); },
-              ThrowsMessage<ScheduleError>("[make_stage] a wrapped module takes 1 tensor, got 2; give make_stage a "
-                                           "function of the list as well"));
+  EXPECT_THAT(
+      [&] {
+        stage->forward({at::rand({4, 2}), at::rand({4, 2})});
+      },
+      ThrowsMessage<ScheduleError>("[make_stage] a wrapped module takes 1 tensor, got 2; give make_stage a "
+                                   "function of the list as well"));
   EXPECT_THROW(stage->forward({}), ScheduleError);
 }
 
 TEST(MakeStage, RefusesNullModulesAndEmptyFunctions) {
   EXPECT_THAT([] { make_stage(std::shared_ptr<torch::nn::LinearImpl>()); },
               ThrowsMessage<ScheduleError>("[make_stage] a module is wanted, got a null pointer"));
-  EXPECT_THAT([] { make_stage(torch::nn::Linear(2, 3).ptr(), nullptr); },
-              ThrowsMessage<ScheduleError>(
-                  "[make_stage] a function from inputs to outputs is wanted, got an empty one"));
+  EXPECT_THAT(
+      [] { make_stage(torch::nn::Linear(2, 3).ptr(), nullptr); },
+      ThrowsMessage<ScheduleError>("[make_stage] a function from inputs to outputs is wanted, got an empty one"));
 }
 
 }  // namespace

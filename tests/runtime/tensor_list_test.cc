@@ -51,15 +51,19 @@ TEST(SplitRows, OfNoTensors) {
 }
 
 TEST(SplitRows, RefusesFewerRowsThanParts) {
-  EXPECT_THAT([] { split_rows({at::zeros({8}), at::zeros({3, 9})}, 4); },
-              ThrowsMessage<ScheduleError>(
-                  "[split_rows] tensor 1 must have at least one row per micro-batch = 4, got 3 rows"));
-  EXPECT_THAT([] { split_rows({at::zeros({1})}, 2); },
-              ThrowsMessage<ScheduleError>(
-                  "[split_rows] tensor 0 must have at least one row per micro-batch = 2, got 1 row"));
-  EXPECT_THAT([] { split_rows({at::zeros({0, 4})}, 2); },
-              ThrowsMessage<ScheduleError>(
-                  "[split_rows] tensor 0 must have at least one row per micro-batch = 2, got 0 rows"));
+  EXPECT_THAT(
+      [] {
+        split_rows({at::zeros({8}), at::zeros({3, 9})}, 4);
+      },
+      ThrowsMessage<ScheduleError>("[split_rows] tensor 1 must have at least one row per micro-batch = 4, got 3 rows"));
+  EXPECT_THAT(
+      [] { split_rows({at::zeros({1})}, 2); },
+      ThrowsMessage<ScheduleError>("[split_rows] tensor 0 must have at least one row per micro-batch = 2, got 1 row"));
+  EXPECT_THAT(
+      [] {
+        split_rows({at::zeros({0, 4})}, 2);
+      },
+      ThrowsMessage<ScheduleError>("[split_rows] tensor 0 must have at least one row per micro-batch = 2, got 0 rows"));
   EXPECT_THAT([] { split_rows({at::zeros({})}, 2); },
               ThrowsMessage<ScheduleError>(
                   "[split_rows] tensor 0 must have at least one row per micro-batch = 2, got a scalar"));

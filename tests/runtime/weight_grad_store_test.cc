@@ -39,7 +39,8 @@ TEST_F(WeightGradStoreTest, RunsGroupsInAnyOrderAndTheirWorkInThatOfPutting) {
   put("b");
   store_.seal({0, 0});
   seal_one({0, 1}, "c");
-  store_.add({0, 0}, [this] { log_.push_back("added"); }, 0);
+  store_.add(
+      {0, 0}, [this] { log_.push_back("added"); }, 0);
   store_.run({0, 1});
   store_.run({0, 0});
   EXPECT_THAT(log_, ElementsAre("c", "a", "b", "added"));
@@ -60,7 +61,8 @@ TEST_F(WeightGradStoreTest, CountsBytesAndPuts) {
   put("b", 20);
   EXPECT_EQ(store_.pending_bytes(), 120u);
   store_.seal({0, 0});
-  store_.add({3, 1}, [] {}, 3);
+  store_.add(
+      {3, 1}, [] {}, 3);
   EXPECT_EQ(store_.pending_bytes(), 123u);
   EXPECT_EQ(store_.put_count(), 2u);
   store_.run({0, 0});
@@ -79,13 +81,19 @@ TEST_F(WeightGradStoreTest, AnEmptyGroupIsANoOp) {
 }
 
 TEST_F(WeightGradStoreTest, RefusesAKeyThatWasNotSealed) {
-  EXPECT_THAT([this] { store_.run({1, 4}); },
-              ThrowsMessage<ScheduleError>("[weight_grad_store] W of stage 1, micro-batch 4 must come after its I and "
-                                           "once only, but the store holds nothing"));
+  EXPECT_THAT(
+      [this] {
+        store_.run({1, 4});
+      },
+      ThrowsMessage<ScheduleError>("[weight_grad_store] W of stage 1, micro-batch 4 must come after its I and "
+                                   "once only, but the store holds nothing"));
   seal_one({0, 2}, "a", 8);
-  EXPECT_THAT([this] { store_.run({1, 4}); },
-              ThrowsMessage<ScheduleError>("[weight_grad_store] W of stage 1, micro-batch 4 must come after its I and "
-                                           "once only, but the store holds stage 0: micro-batch 2 (8 bytes)"));
+  EXPECT_THAT(
+      [this] {
+        store_.run({1, 4});
+      },
+      ThrowsMessage<ScheduleError>("[weight_grad_store] W of stage 1, micro-batch 4 must come after its I and "
+                                   "once only, but the store holds stage 0: micro-batch 2 (8 bytes)"));
   store_.run({0, 2});
   EXPECT_THROW(store_.run({0, 2}), ScheduleError);
 }
@@ -160,8 +168,11 @@ TEST_F(WeightGradStoreTest, ChecksTheOrderOfCalls) {
   EXPECT_THROW(store_.begin(), std::logic_error);
   store_.seal({0, 0});
   store_.begin();
-  EXPECT_THAT([this] { store_.seal({0, 0}); },
-              ThrowsMessage<std::logic_error>(HasSubstr("stage 0, micro-batch 0, which is sealed already")));
+  EXPECT_THAT(
+      [this] {
+        store_.seal({0, 0});
+      },
+      ThrowsMessage<std::logic_error>(HasSubstr("stage 0, micro-batch 0, which is sealed already")));
 }
 
 TEST(WeightGradStoreScope, NestsAndBelongsToAThread) {

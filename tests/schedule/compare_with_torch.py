@@ -38,7 +38,8 @@ def load(name, ranks, micro_batches, chunks):
     schedule = object.__new__(torch_schedules._PipelineScheduleRuntime)
     schedule.__dict__.update(
         _stages=[], _num_stages=ranks * chunks, _n_microbatches=micro_batches, pp_group_size=ranks,
-        _max_active_stages=3, _unshard_lookahead="full", _max_outstanding_sends=None, _defer_pp_recv=False, _defer_reduce_grad_wait=False)
+        _max_active_stages=3, _unshard_lookahead="full", _max_outstanding_sends=None, _defer_pp_recv=False,
+        _defer_reduce_grad_wait=False)
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
         file.write(ours(name, ranks, micro_batches, "torch"))
         file.flush()

@@ -15,10 +15,10 @@ namespace {
 std::unique_ptr<DataPosition> open_part(const Config& config, std::shared_ptr<const IndexedDataset> dataset,
                                         const std::string& part, std::int64_t first, std::int64_t count) {
   if (count < 1) {
-    throw UserError("data_path", fmt::format("{} must hold at least one {} sample of seq_length + 1 = {} tokens with split "
-                                             "{}, got {} tokens; give it more text, or a smaller seq_length",
-                                             config.data_path, part, config.seq_length + 1, config.split,
-                                             dataset->num_tokens()));
+    throw UserError("data_path",
+                    fmt::format("{} must hold at least one {} sample of seq_length + 1 = {} tokens with split "
+                                "{}, got {} tokens; give it more text, or a smaller seq_length",
+                                config.data_path, part, config.seq_length + 1, config.split, dataset->num_tokens()));
   }
   return std::make_unique<DataPosition>(
       config, GptSamples(std::move(dataset), config.seq_length, first, count, static_cast<std::uint64_t>(config.seed)));
@@ -27,8 +27,9 @@ std::unique_ptr<DataPosition> open_part(const Config& config, std::shared_ptr<co
 void check_vocabulary(const at::Tensor& tokens, std::int64_t vocab_size) {
   const auto least = tokens.min().item<std::int64_t>(), most = tokens.max().item<std::int64_t>();
   if (least < 0 || most >= vocab_size) {
-    throw UserError("vocab_size", fmt::format("must be above every token of the data, got {} with token {}; for example {}",
-                                              vocab_size, least < 0 ? least : most, std::max<std::int64_t>(256, most + 1)));
+    throw UserError("vocab_size",
+                    fmt::format("must be above every token of the data, got {} with token {}; for example {}",
+                                vocab_size, least < 0 ? least : most, std::max<std::int64_t>(256, most + 1)));
   }
 }
 
@@ -57,8 +58,9 @@ MicroBatch DataPosition::read(int index) {
 
 TrainingData open_training_data(const Config& config) {
   if (config.data_path.empty()) {
-    throw UserError("data_path", "must name an indexed data set, got nothing; for example data_path: data/text, made with "
-                                 "`pretrain_gpt prepare-data --input FILES --output data/text`");
+    throw UserError("data_path",
+                    "must name an indexed data set, got nothing; for example data_path: data/text, made with "
+                    "`pretrain_gpt prepare-data --input FILES --output data/text`");
   }
   const auto dataset = std::make_shared<const IndexedDataset>(config.data_path);
   const Split split = parse_split(config.split, "split");

@@ -35,8 +35,8 @@ class DataPosition {
   std::int64_t consumed_samples_ = 0;
 };
 
-// The training part of `data_path`, and the validation part where eval_interval asks for one (else null). Throws UserError
-// where the data is missing, truncated, or too short for one sample.
+// The training part of `data_path`, and the validation part where eval_interval asks for one (else null). Throws
+// UserError where the data is missing, truncated, or too short for one sample.
 struct TrainingData {
   std::unique_ptr<DataPosition> training;
   std::unique_ptr<DataPosition> validation;

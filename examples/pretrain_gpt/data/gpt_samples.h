@@ -2,8 +2,8 @@
 //
 // A range of an indexed data set as samples of seq_length + 1 tokens, in an order shuffled anew for each pass.
 //
-// The stream of tokens is cut every seq_length tokens; a sample has one token more, which only serves as a label. Sample n
-// is position n modulo size() of pass n / size(). The order of a pass depends on the seed and the pass alone.
+// The stream of tokens is cut every seq_length tokens; a sample has one token more, which only serves as a label.
+// Sample n is position n modulo size() of pass n / size(). The order of a pass depends on the seed and the pass alone.
 #pragma once
 
 #include <cstdint>

@@ -97,9 +97,10 @@ void IndexedDataset::check_index_size(std::uint64_t sequences, std::uint64_t bou
   const std::uint64_t most = index_.bytes().size();  // Keeps the sum below from wrapping.
   const std::uint64_t wanted = kIndexHeaderBytes + 12 * sequences + 8 * boundaries;
   if (sequences > most || boundaries > most || boundaries == 0 || wanted != most) {
-    throw UserError(index_path(prefix_).string(),
-                    fmt::format("must hold {} bytes for {} sequences and {} document boundaries, got a file of {} bytes; {}",
-                                wanted, sequences, boundaries, most, kAgain));
+    throw UserError(
+        index_path(prefix_).string(),
+        fmt::format("must hold {} bytes for {} sequences and {} document boundaries, got a file of {} bytes; {}",
+                    wanted, sequences, boundaries, most, kAgain));
   }
 }
 
@@ -111,17 +112,19 @@ void IndexedDataset::check_tokens(std::span<const std::byte> lengths, std::uint6
     const auto length = load<std::int32_t>(lengths, 4 * i);
     const std::int64_t offset = offset_of(static_cast<std::int64_t>(i));
     if (length < 0 || offset < 0) {
-      throw UserError(index_path(prefix_).string(), fmt::format("must hold lengths and offsets of at least 0, got {} and {} "
-                                                                "for sequence {}; {}",
-                                                                length, offset, i, kAgain));
+      throw UserError(index_path(prefix_).string(),
+                      fmt::format("must hold lengths and offsets of at least 0, got {} and {} "
+                                  "for sequence {}; {}",
+                                  length, offset, i, kAgain));
     }
     first_token_.push_back(first_token_.back() + length);
     end = std::max(end, offset + length * static_cast<std::int64_t>(token_bytes_));
   }
   const auto size = static_cast<std::int64_t>(tokens_.bytes().size());
   if (size < end) {
-    throw UserError(tokens_path(prefix_).string(), fmt::format("must hold {} bytes as {} says, got a file of {} bytes; {}",
-                                                               end, index_path(prefix_).string(), size, kAgain));
+    throw UserError(tokens_path(prefix_).string(),
+                    fmt::format("must hold {} bytes as {} says, got a file of {} bytes; {}", end,
+                                index_path(prefix_).string(), size, kAgain));
   }
 }
 
@@ -135,7 +138,8 @@ void IndexedDataset::read(std::int64_t position, std::span<std::int64_t> into) c
     const std::int64_t within = position - first_token_.at(sequence);
     const std::int64_t left = first_token_.at(sequence + 1) - position;
     const std::size_t count = std::min<std::size_t>(into.size(), static_cast<std::size_t>(left));
-    const std::size_t offset = static_cast<std::size_t>(offset_of(sequence)) + static_cast<std::size_t>(within) * token_bytes_;
+    const std::size_t offset =
+        static_cast<std::size_t>(offset_of(sequence)) + static_cast<std::size_t>(within) * token_bytes_;
     widen(type_, tokens_.bytes().data() + offset, into.first(count));
     into = into.subspan(count);
     position += static_cast<std::int64_t>(count);

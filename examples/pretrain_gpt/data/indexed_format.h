@@ -3,8 +3,8 @@
 // Megatron's indexed data set: PREFIX.bin holds the tokens of all sequences, PREFIX.idx says where each is.
 //
 // PREFIX.idx, little-endian: "MMIDIDX\0\0", version u64 = 1, type code u8, number of sequences u64, number of document
-// boundaries u64, then per sequence its length in tokens (i32), per sequence its offset in bytes in PREFIX.bin (i64), and
-// the document boundaries as sequence indices (i64), the first of them 0.
+// boundaries u64, then per sequence its length in tokens (i32), per sequence its offset in bytes in PREFIX.bin (i64),
+// and the document boundaries as sequence indices (i64), the first of them 0.
 #pragma once
 
 #include <cstddef>

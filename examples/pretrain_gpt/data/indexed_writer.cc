@@ -49,7 +49,8 @@ IndexedWriter::IndexedWriter(const std::string& prefix)
 
 void IndexedWriter::add_document(std::span<const std::uint8_t> tokens) {
   if (tokens.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
-    throw UserError(prefix_, fmt::format("a document must have at most 2^31 - 1 tokens, got {}; split it", tokens.size()));
+    throw UserError(prefix_,
+                    fmt::format("a document must have at most 2^31 - 1 tokens, got {}; split it", tokens.size()));
   }
   write(tokens_, tokens.data(), tokens.size());
   lengths_.push_back(static_cast<std::int32_t>(tokens.size()));

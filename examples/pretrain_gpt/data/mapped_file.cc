@@ -14,8 +14,8 @@ namespace pretrain_gpt {
 namespace {
 
 [[noreturn]] void refuse(const std::filesystem::path& path, const std::string& reason) {
-  throw UserError(path.string(), fmt::format("must be a readable file, got: {}; make one with `pretrain_gpt prepare-data`",
-                                             reason));
+  throw UserError(path.string(),
+                  fmt::format("must be a readable file, got: {}; make one with `pretrain_gpt prepare-data`", reason));
 }
 
 }  // namespace

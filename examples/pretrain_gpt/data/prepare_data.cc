@@ -75,11 +75,12 @@ PreparedData prepare_data(const PrepareOptions& options) {
     }
   }
   if (prepared.documents == 0) {
-    throw UserError("--input", fmt::format("must hold at least one file that is not empty{}, got none; for example "
-                                           "--input README.md",
-                                           options.extensions.empty()
-                                               ? ""
-                                               : fmt::format(" and ends in {}", fmt::join(options.extensions, " or "))));
+    throw UserError(
+        "--input",
+        fmt::format(
+            "must hold at least one file that is not empty{}, got none; for example "
+            "--input README.md",
+            options.extensions.empty() ? "" : fmt::format(" and ends in {}", fmt::join(options.extensions, " or "))));
   }
   writer.finish();
   return prepared;

@@ -1,6 +1,7 @@
 // examples/pretrain_gpt/data/prepare_data.h
 //
-// `pretrain_gpt prepare-data`: text files to an indexed data set of byte tokens. A file is a document; a 0 byte ends it.
+// `pretrain_gpt prepare-data`: text files to an indexed data set of byte tokens. A file is a document; a 0 byte ends
+// it.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,8 @@ struct PreparedData {
   std::int64_t tokens = 0;
 };
 
-// Files come in the order of the inputs, those of a folder sorted by path; empty ones are left out. Throws UserError where
-// an input is missing or unreadable, or nothing is left.
+// Files come in the order of the inputs, those of a folder sorted by path; empty ones are left out. Throws UserError
+// where an input is missing or unreadable, or nothing is left.
 PreparedData prepare_data(const PrepareOptions& options);
 
 }  // namespace pretrain_gpt

@@ -49,9 +49,10 @@ std::int64_t Split::validation_samples(std::int64_t samples) const {
 Split parse_split(const std::string& text, const std::string& origin) {
   std::vector<double> weights = parse_weights(text);
   if (weights.empty() || weights.size() > 3 || weights[0] == 0) {
-    throw UserError(origin, fmt::format("split must be one to three numbers of at least 0, the first above 0, got '{}'; "
-                                        "for example 99,1",
-                                        text));
+    throw UserError(origin,
+                    fmt::format("split must be one to three numbers of at least 0, the first above 0, got '{}'; "
+                                "for example 99,1",
+                                text));
   }
   weights.resize(3, 0);
   const double sum = weights[0] + weights[1] + weights[2];

@@ -34,9 +34,9 @@ void GptChunk::build_embedding(const Config& config, at::Tensor tied) {
 void GptChunk::build_head(const Config& config) {
   final_norm_ = register_module("final_norm", std::make_shared<RmsNorm>(config));
   if (!is_tied_) {
-    output_ = register_module("output", std::make_shared<Weight>(normal_weight(
-                                            config, "output.weight", {config.vocab_size, config.hidden_size},
-                                            config.init_method_std)));
+    output_ = register_module(
+        "output", std::make_shared<Weight>(normal_weight(
+                      config, "output.weight", {config.vocab_size, config.hidden_size}, config.init_method_std)));
   }
 }
 

@@ -4,7 +4,8 @@
 //
 // Parameters are named by their place in the whole model, whatever the division: `embedding.weight`,
 // `layers.<index>.…`, `final_norm.weight`, `output.weight`. With a tied head, the chunk that holds the head has
-// `embedding.weight` instead of `output.weight`: two chunks then hold one logical parameter, and their gradients add up.
+// `embedding.weight` instead of `output.weight`: two chunks then hold one logical parameter, and their gradients add
+// up.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -24,8 +25,8 @@ class GptChunk : public torch::nn::Module {
   // the head is tied.
   GptChunk(const Config& config, const Chunk& chunk, at::Tensor tied = {});
 
-  // With the embedding the input is tokens [batch, sequence] int64, else hidden states [batch, sequence, hidden]. With the
-  // head the output is logits [batch, sequence, vocabulary], else hidden states.
+  // With the embedding the input is tokens [batch, sequence] int64, else hidden states [batch, sequence, hidden]. With
+  // the head the output is logits [batch, sequence, vocabulary], else hidden states.
   at::Tensor forward(const at::Tensor& input);
 
   const Chunk& chunk() const { return chunk_; }

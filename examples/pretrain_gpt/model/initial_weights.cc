@@ -22,12 +22,14 @@ std::uint64_t stream_seed(std::uint64_t seed, const std::string& name) {
 }  // namespace
 
 at::ScalarType params_dtype(const Config& config) {
-  return config.params_dtype == "float64" ? at::kDouble : config.params_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  return config.params_dtype == "float64"    ? at::kDouble
+         : config.params_dtype == "bfloat16" ? at::kBFloat16
+                                             : at::kFloat;
 }
 
 at::Tensor normal_weight(const Config& config, const std::string& logical_name, at::IntArrayRef shape, double std) {
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(
-      stream_seed(static_cast<std::uint64_t>(config.seed), logical_name));
+  auto generator =
+      at::make_generator<at::CPUGeneratorImpl>(stream_seed(static_cast<std::uint64_t>(config.seed), logical_name));
   at::Tensor values = at::empty(shape, at::kDouble).normal_(0, std, generator);
   return values.to(params_dtype(config)).requires_grad_();
 }

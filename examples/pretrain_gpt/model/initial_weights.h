@@ -19,7 +19,8 @@ at::ScalarType params_dtype(const Config& config);
 at::Tensor normal_weight(const Config& config, const std::string& logical_name, at::IntArrayRef shape, double std);
 at::Tensor ones_weight(const Config& config, at::IntArrayRef shape);
 
-// Standard deviation for the two matrices of a layer that write to the residual stream: init_method_std / sqrt(2 layers).
+// Standard deviation for the two matrices of a layer that write to the residual stream: init_method_std / sqrt(2
+// layers).
 double residual_std(const Config& config);
 
 }  // namespace pretrain_gpt

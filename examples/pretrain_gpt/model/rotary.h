@@ -1,7 +1,7 @@
 // examples/pretrain_gpt/model/rotary.h
 //
-// Rotary position embeddings (Su et al., 2021): the two halves of a head's features are rotated as pairs, by an angle of
-// position * base^(-2i/head_size).
+// Rotary position embeddings (Su et al., 2021): the two halves of a head's features are rotated as pairs, by an angle
+// of position * base^(-2i/head_size).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -15,10 +15,10 @@ at::Tensor RmsNorm::forward(const at::Tensor& x) { return at::rms_norm(x, weight
 Attention::Attention(const Config& config, const std::string& name, std::shared_ptr<const Rotary> rotary)
     : rotary_(std::move(rotary)), heads_(config.num_attention_heads) {
   const std::int64_t h = config.hidden_size;
-  qkv_ = register_module("qkv", std::make_shared<Weight>(normal_weight(config, name + ".qkv.weight", {3 * h, h},
-                                                                       config.init_method_std)));
-  proj_ = register_module("proj", std::make_shared<Weight>(normal_weight(config, name + ".proj.weight", {h, h},
-                                                                         residual_std(config))));
+  qkv_ = register_module(
+      "qkv", std::make_shared<Weight>(normal_weight(config, name + ".qkv.weight", {3 * h, h}, config.init_method_std)));
+  proj_ = register_module(
+      "proj", std::make_shared<Weight>(normal_weight(config, name + ".proj.weight", {h, h}, residual_std(config))));
 }
 
 at::Tensor Attention::forward(const at::Tensor& x) {
@@ -35,8 +35,8 @@ Mlp::Mlp(const Config& config, const std::string& name) {
   const std::int64_t h = config.hidden_size, f = config.ffn_size();
   gate_up_ = register_module("gate_up", std::make_shared<Weight>(normal_weight(config, name + ".gate_up.weight",
                                                                                {2 * f, h}, config.init_method_std)));
-  down_ = register_module("down", std::make_shared<Weight>(normal_weight(config, name + ".down.weight", {h, f},
-                                                                         residual_std(config))));
+  down_ = register_module(
+      "down", std::make_shared<Weight>(normal_weight(config, name + ".down.weight", {h, f}, residual_std(config))));
 }
 
 at::Tensor Mlp::forward(const at::Tensor& x) {
@@ -47,7 +47,8 @@ at::Tensor Mlp::forward(const at::Tensor& x) {
 TransformerLayer::TransformerLayer(const Config& config, std::int64_t index, std::shared_ptr<const Rotary> rotary) {
   const std::string name = fmt::format("layers.{}", index);
   attention_norm_ = register_module("attention_norm", std::make_shared<RmsNorm>(config));
-  attention_ = register_module("attention", std::make_shared<Attention>(config, name + ".attention", std::move(rotary)));
+  attention_ =
+      register_module("attention", std::make_shared<Attention>(config, name + ".attention", std::move(rotary)));
   mlp_norm_ = register_module("mlp_norm", std::make_shared<RmsNorm>(config));
   mlp_ = register_module("mlp", std::make_shared<Mlp>(config, name + ".mlp"));
 }

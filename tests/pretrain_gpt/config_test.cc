@@ -1,0 +1,239 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "examples/pretrain_gpt/agreement.h"
+#include "examples/pretrain_gpt/config.h"
+#include "examples/pretrain_gpt/config_fields.h"
+#include "examples/pretrain_gpt/error.h"
+
+namespace pretrain_gpt {
+namespace {
+
+using testing::ElementsAre;
+
+std::string refusal(const std::string& yaml, const Overrides& overrides = {}) {
+  try {
+    parse_config(yaml, "gpt.yaml", overrides);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+struct Refused {
+  const char* name;
+  const char* yaml;
+  const char* message;
+};
+
+class RefusedConfig : public testing::TestWithParam<Refused> {};
+
+TEST_P(RefusedConfig, NamesPlaceRuleAndAWorkingValue) {
+  EXPECT_EQ(refusal(GetParam().yaml), GetParam().message) << GetParam().yaml;
+}
+
+std::string test_name(const testing::TestParamInfo<Refused>& info) { return info.param.name; }
+
+// Keys that are not there, or not where they belong (field report 70).
+INSTANTIATE_TEST_SUITE_P(
+    FieldReport70, RefusedConfig,
+    testing::Values(
+        Refused{"UnknownKey", "seed: 1\nnum_layer: 8\n",
+                "[gpt.yaml:2] unknown key 'num_layer'; did you mean 'num_layers'?"},
+        Refused{"UnknownKeyWithoutNeighbour", "zzz: 8\n", "[gpt.yaml:1] unknown key 'zzz'"},
+        Refused{"RightKeyInASection", "model:\n  num_layers: 8\n",
+                "[gpt.yaml:2] num_layers must stand at the top level, got it in section 'model'; for example "
+                "`num_layers: 8` without indentation"},
+        Refused{"MisspelledKeyInASection", "training:\n  lr_warmup_iter: 8\n",
+                "[gpt.yaml:2] unknown key 'lr_warmup_iter' in section 'training'; did you mean 'lr_warmup_iters'?"},
+        Refused{"DuplicateKey", "num_layers: 8\nseed: 1\nnum_layers: 4\n",
+                "[gpt.yaml:3] num_layers must be given once, got it on line 1 too; remove one"},
+        Refused{"WrongType", "seed: 1\nnum_layers: 8x\n",
+                "[gpt.yaml:2] num_layers must be an integer of at least 1, got '8x'; for example 8"},
+        Refused{"QuotedNumber", "num_layers: \"8\"\n",
+                "[gpt.yaml:1] num_layers must be an integer of at least 1, got '8'; for example 8"},
+        Refused{"SectionForAValue", "lr:\n  max: 1\n",
+                "[gpt.yaml:1] lr must be a number of at least 0, got a section; for example 0.003"},
+        Refused{"NoValue", "lr:\n", "[gpt.yaml:1] lr must be a number of at least 0, got nothing; for example 0.003"},
+        Refused{"Fraction", "num_layers: 8.5\n",
+                "[gpt.yaml:1] num_layers must be an integer of at least 1, got '8.5'; for example 8"},
+        Refused{"NotABoolean", "record_actions: yes\n",
+                "[gpt.yaml:1] record_actions must be true or false, got 'yes'; for example true"},
+        Refused{"NotAList", "pipeline_layer_counts: 2\n",
+                "[gpt.yaml:1] pipeline_layer_counts must be a list of integers of at least 1, got '2'; for example "
+                "[2, 2, 2, 2]"},
+        Refused{"UnknownDtype", "params_dtype: float16\n",
+                "[gpt.yaml:1] params_dtype must be float32, float64 or bfloat16, got 'float16'; for example float32"},
+        Refused{"NotYaml", "num_layers: [8\n",
+                "[gpt.yaml:2] must be YAML, one `key: value` a line; end of sequence flow not found"},
+        Refused{"NoMapping", "num_layers\n",
+                "[gpt.yaml:1] must be `key: value` lines, got something else; for example num_layers: 8"}),
+    test_name);
+
+// Zeros and negative numbers where there is no use for them (field report 71).
+INSTANTIATE_TEST_SUITE_P(
+    FieldReport71, RefusedConfig,
+    testing::Values(
+        Refused{"NoTimeout", "timeout_s: 0\n",
+                "[gpt.yaml:1] timeout_s must be an integer of at least 1, got '0'; for example 300"},
+        Refused{"NoMicroBatch", "micro_batch_size: 0\n",
+                "[gpt.yaml:1] micro_batch_size must be an integer of at least 1, got '0'; for example 1"},
+        Refused{"NoBatch", "global_batch_size: 0\n",
+                "[gpt.yaml:1] global_batch_size must be an integer of at least 1, got '0'; for example 16"},
+        Refused{"NoPipeline", "pipeline_model_parallel_size: 0\n",
+                "[gpt.yaml:1] pipeline_model_parallel_size must be an integer of at least 1, got '0'; for example 4"},
+        Refused{"NegativeClip", "clip_grad: -1\n",
+                "[gpt.yaml:1] clip_grad must be a number of at least 0, got '-1'; for example 1"},
+        Refused{"NegativeSeed", "seed: -1\n",
+                "[gpt.yaml:1] seed must be an integer of at least 0, got '-1'; for example 1234"},
+        Refused{"BetaOfOne", "adam_beta2: 1\n",
+                "[gpt.yaml:1] adam_beta2 must be a number of at least 0 and below 1, got '1'; for example 0.95"},
+        Refused{"Infinity", "lr: .inf\n",
+                "[gpt.yaml:1] lr must be a number of at least 0, got '.inf'; for example 0.003"}),
+    test_name);
+
+// Rules between keys say where each of the two came from.
+INSTANTIATE_TEST_SUITE_P(
+    BetweenKeys, RefusedConfig,
+    testing::Values(
+        Refused{
+            "Heads", "hidden_size: 64\nnum_attention_heads: 3\n",
+            "[config] hidden_size must be a multiple of num_attention_heads, got hidden_size = 64 (gpt.yaml:1), with "
+            "num_attention_heads = 3 (gpt.yaml:2); for example 48"},
+        Refused{
+            "OddHeadSize", "hidden_size: 12\n",
+            "[config] hidden_size must be an even multiple of num_attention_heads, got hidden_size = 12 (gpt.yaml:1), "
+            "with num_attention_heads = 4 (default); for example 64"},
+        Refused{"Batches", "micro_batch_size: 3\nglobal_batch_size: 16\n",
+                "[config] global_batch_size must be a multiple of micro_batch_size, got global_batch_size = 16 "
+                "(gpt.yaml:2), with micro_batch_size = 3 (gpt.yaml:1); for example 24"},
+        Refused{"LeastRate", "lr: 0.001\nmin_lr: 0.01\n",
+                "[config] min_lr must be at most lr, got min_lr = 0.01 (gpt.yaml:2), with lr = 0.001 (gpt.yaml:1); for "
+                "example 0.0001"},
+        Refused{"WarmUp", "lr_warmup_iters: 200\n",
+                "[config] lr_warmup_iters must be below train_iters, got lr_warmup_iters = 200 (gpt.yaml:1), with "
+                "train_iters = 200 (default); for example 20"},
+        Refused{
+            "Split", "split: 1;2\n",
+            "[gpt.yaml:1] split must be one to three numbers of at least 0, the first above 0, got '1;2'; for example "
+            "99,1"}),
+    test_name);
+
+TEST(FieldReport71, LegalZerosAreHonoured) {
+  const Config config =
+      parse_config("clip_grad: 0\nseed: 0\nlr_warmup_iters: 0\nlr: 0\nweight_decay: 0\neval_interval: 0\n", "gpt.yaml");
+  EXPECT_EQ(config.clip_grad, 0);
+  EXPECT_EQ(config.seed, 0);
+  EXPECT_EQ(config.lr_warmup_iters, 0);
+  EXPECT_EQ(config.lr, 0);
+  EXPECT_EQ(config.weight_decay, 0);
+  EXPECT_EQ(config.eval_interval, 0);
+}
+
+TEST(Config, ReadsEveryType) {
+  const Config config = parse_config(
+      "num_layers: 3  # a comment\nlr: 1e-4\nrecord_actions: true\ndata_path: a b\npipeline_layer_counts: [1, 2]\n"
+      "ffn_hidden_size: 96\n",
+      "gpt.yaml");
+  EXPECT_EQ(config.num_layers, 3);
+  EXPECT_EQ(config.lr, 1e-4);
+  EXPECT_TRUE(config.record_actions);
+  EXPECT_EQ(config.data_path, "a b");
+  EXPECT_THAT(config.pipeline_layer_counts, ElementsAre(1, 2));
+  EXPECT_EQ(config.ffn_size(), 96);
+}
+
+TEST(Config, HasDefaults) {
+  const Config config = parse_config("", "gpt.yaml");
+  EXPECT_EQ(config.num_microbatches(), 8);
+  EXPECT_EQ(config.ffn_size(), 192);
+  EXPECT_EQ(config.pipeline_schedule, "builtin_1f1b");
+}
+
+TEST(Overrides, WinOverTheFileAndOverEarlierOnes) {
+  const Config config =
+      parse_config("lr: 0.1\n", "gpt.yaml", {"lr=0.2", "lr=0.3", "data_path=a: [b", "pipeline_layer_counts=[4, 4]"});
+  EXPECT_EQ(config.lr, 0.3);
+  EXPECT_EQ(config.data_path, "a: [b");
+  EXPECT_THAT(config.pipeline_layer_counts, ElementsAre(4, 4));
+}
+
+TEST(Overrides, AreCheckedAsTheFileIs) {
+  EXPECT_EQ(refusal("", {"lr=x"}), "[--set lr=x] lr must be a number of at least 0, got 'x'; for example 0.003");
+  EXPECT_EQ(refusal("", {"lrr=1"}), "[--set lrr=1] unknown key 'lrr'; did you mean 'lr'?");
+  EXPECT_EQ(refusal("", {"lr"}), "[--set lr] must be key=value; for example --set lr=0.001");
+  EXPECT_EQ(refusal("", {"lr="}), "[--set lr=] lr must be a number of at least 0, got nothing; for example 0.003");
+  EXPECT_EQ(refusal("micro_batch_size: 3\n", {"global_batch_size=4"}),
+            "[config] global_batch_size must be a multiple of micro_batch_size, got global_batch_size = 4 (--set "
+            "global_batch_size=4), with micro_batch_size = 3 (gpt.yaml:1); for example 24");
+}
+
+TEST(Config, RefusesAFileThatIsNotThere) {
+  try {
+    load_config("no/such.yaml");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "[no/such.yaml] --config must name a readable YAML file; for example configs/gpt_tiny.yaml");
+  }
+}
+
+TEST(Config, TakesThePipelineSizeFromTheWorld) {
+  Config config;
+  resolve(config, 4);
+  EXPECT_EQ(config.pipeline_size(), 4);
+}
+
+TEST(FieldReport67, RefusesAWorldThatDoesNotFitThePipeline) {
+  Config config;
+  config.pipeline_model_parallel_size = 2;
+  try {
+    resolve(config, 3);
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "[pipeline_model_parallel_size] must equal the number of processes (WORLD_SIZE) = 3, got 2; for example "
+        "start 2 processes, or set pipeline_model_parallel_size: 3");
+  }
+}
+
+// A member of Config without a key would escape the comparison between ranks.
+TEST(Config, EveryExampleFileNamesOnlyKnownKeys) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("configs")) {
+    if (entry.path().extension() == ".yaml") {
+      EXPECT_NO_THROW(load_config(entry.path())) << entry.path();
+      ++files;
+    }
+  }
+  EXPECT_GE(files, 1);
+}
+
+TEST(Agreement, RoundTripsThroughText) {
+  const KeyValues pairs = key_values(parse_config("data_path: \"a\\nb\\\"c\"\n", "gpt.yaml"));
+  EXPECT_EQ(pairs.size(), config_keys().size());
+  EXPECT_EQ(from_text(to_text(pairs)), pairs);
+}
+
+TEST(Agreement, NamesTheKeyAndBothValuesWithTheirRanks) {
+  const KeyValues first{{"seed", "1"}, {"lr", "0.1"}};
+  EXPECT_NO_THROW(check_agreement({first, first}));
+  try {
+    check_agreement({first, first, {{"seed", "1"}, {"lr", "0.2"}}});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "[config] lr must be the same on every rank, got 0.1 on rank 0 and 0.2 on rank 2; start all ranks with "
+        "one configuration");
+  }
+}
+
+}  // namespace
+}  // namespace pretrain_gpt

@@ -1,0 +1,153 @@
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+#include "examples/pretrain_gpt/environment.h"
+#include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/host_list.h"
+
+namespace pretrain_gpt {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+Environment read(const Variables& variables) {
+  return read_environment([&](const std::string& name) {
+    const auto found = variables.find(name);
+    return found == variables.end() ? std::nullopt : std::optional(found->second);
+  });
+}
+
+std::string refusal(const Variables& variables) {
+  try {
+    read(variables);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Environment, IsOneProcessWithoutALauncher) {
+  const Environment environment = read({});
+  EXPECT_EQ(environment.rank, 0);
+  EXPECT_EQ(environment.world_size, 1);
+  EXPECT_EQ(environment.master_address, "127.0.0.1");
+  EXPECT_FALSE(environment.launcher_hosts_store);
+}
+
+TEST(Environment, ReadsTorchrun) {
+  const Environment environment = read({{"RANK", "3"},
+                                        {"WORLD_SIZE", "4"},
+                                        {"LOCAL_RANK", "1"},
+                                        {"LOCAL_WORLD_SIZE", "2"},
+                                        {"MASTER_ADDR", "node0"},
+                                        {"MASTER_PORT", "1234"},
+                                        {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                        {"TORCHELASTIC_RESTART_COUNT", "2"}});
+  EXPECT_EQ(environment.rank, 3);
+  EXPECT_EQ(environment.world_size, 4);
+  EXPECT_EQ(environment.local_rank, 1);
+  EXPECT_EQ(environment.local_world_size, 2);
+  EXPECT_EQ(environment.master_address, "node0");
+  EXPECT_EQ(environment.master_port, 1234);
+  EXPECT_TRUE(environment.launcher_hosts_store);
+  EXPECT_EQ(environment.attempt, 2);
+}
+
+TEST(Environment, ReadsOpenMpi) {
+  const Environment environment = read({{"OMPI_COMM_WORLD_RANK", "1"},
+                                        {"OMPI_COMM_WORLD_SIZE", "2"},
+                                        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  EXPECT_EQ(environment.rank, 1);
+  EXPECT_EQ(environment.world_size, 2);
+  EXPECT_EQ(environment.local_rank, 1);
+}
+
+TEST(Environment, ReadsSlurm) {
+  const Environment environment = read({{"SLURM_PROCID", "5"},
+                                        {"SLURM_NTASKS", "8"},
+                                        {"SLURM_LOCALID", "1"},
+                                        {"SLURM_NNODES", "2"},
+                                        {"SLURM_JOB_ID", "41234"},
+                                        {"SLURM_JOB_NODELIST", "jean-zay-ia[810-812]"}});
+  EXPECT_EQ(environment.rank, 5);
+  EXPECT_EQ(environment.world_size, 8);
+  EXPECT_EQ(environment.local_rank, 1);
+  EXPECT_EQ(environment.local_world_size, 1);
+  EXPECT_EQ(environment.master_address, "jean-zay-ia810");
+  EXPECT_EQ(environment.master_port, 21234);
+}
+
+TEST(Environment, PrefersTorchrunInsideASlurmJob) {
+  const Environment environment =
+      read({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "1"}});
+  EXPECT_EQ(environment.rank, 1);
+  EXPECT_EQ(environment.world_size, 2);
+}
+
+struct Refused {
+  const char* name;
+  Variables variables;
+  const char* message;
+};
+
+class FieldReport67 : public testing::TestWithParam<Refused> {};
+
+TEST_P(FieldReport67, NamesTheVariable) { EXPECT_EQ(refusal(GetParam().variables), GetParam().message); }
+
+INSTANTIATE_TEST_SUITE_P(
+    Environment, FieldReport67,
+    testing::Values(
+        Refused{"RankTooLarge",
+                {{"RANK", "2"}, {"WORLD_SIZE", "2"}},
+                "[RANK] must be below WORLD_SIZE = 2, got 2; for example RANK=0"},
+        Refused{"RankNoNumber",
+                {{"RANK", "abc"}, {"WORLD_SIZE", "2"}},
+                "[RANK] must be an integer of at least 0, got 'abc'; for example RANK=0"},
+        Refused{"RankEmpty",
+                {{"RANK", ""}, {"WORLD_SIZE", "2"}},
+                "[RANK] must be an integer of at least 0, got ''; for example RANK=0"},
+        Refused{"RankNegative",
+                {{"RANK", "-1"}, {"WORLD_SIZE", "2"}},
+                "[RANK] must be an integer of at least 0, got '-1'; for example RANK=0"},
+        Refused{"NoWorldSize",
+                {{"RANK", "0"}},
+                "[WORLD_SIZE] must be set where RANK is, got nothing; for example WORLD_SIZE=1"},
+        Refused{
+            "NoRank", {{"WORLD_SIZE", "2"}}, "[RANK] must be set where WORLD_SIZE is, got nothing; for example RANK=0"},
+        Refused{"WorldSizeZero",
+                {{"RANK", "0"}, {"WORLD_SIZE", "0"}},
+                "[WORLD_SIZE] must be an integer of at least 1, got '0'; for example WORLD_SIZE=1"},
+        Refused{"LocalWorldTooLarge",
+                {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "3"}},
+                "[LOCAL_WORLD_SIZE] must be an integer from 1 to 2, got '3'; for example LOCAL_WORLD_SIZE=1"},
+        Refused{"Port",
+                {{"MASTER_PORT", "70000"}},
+                "[MASTER_PORT] must be an integer from 1 to 65535, got '70000'; for example MASTER_PORT=1"},
+        Refused{"SlurmRank",
+                {{"SLURM_PROCID", "9"}, {"SLURM_NTASKS", "8"}},
+                "[SLURM_PROCID] must be below SLURM_NTASKS = 8, got 9; for example SLURM_PROCID=0"}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(FieldReport65, FindsTheFirstHost) {
+  EXPECT_EQ(first_host("linux[1,2]"), "linux1");
+  EXPECT_EQ(first_host("jean-zay-ia[810-812]"), "jean-zay-ia810");
+  EXPECT_EQ(first_host("alpha,beta,gamma"), "alpha");
+  EXPECT_EQ(first_host("n[008-010]"), "n008");
+  EXPECT_EQ(first_host("n[008-010].cluster,m1"), "n008.cluster");
+}
+
+TEST(FieldReport65, RefusesAListWithoutAHost) {
+  EXPECT_THROW(first_host(""), UserError);
+  try {
+    first_host("n[1,2");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(), "[SLURM_JOB_NODELIST] must close its bracket, got 'n[1,2'; for example n[1-2]");
+  }
+}
+
+}  // namespace
+}  // namespace pretrain_gpt

@@ -1,0 +1,196 @@
+"""The program `pretrain_gpt` as users start it: several processes, real text, and every kind of mistake.
+
+train_test.py PROGRAM
+"""
+
+import json
+import math
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+CONFIG = """
+num_layers: 4
+hidden_size: 32
+num_attention_heads: 2
+seq_length: 32
+micro_batch_size: 2
+global_batch_size: 8
+train_iters: 20
+lr: 0.003
+lr_warmup_iters: 2
+log_interval: 5
+timeout_s: 20
+"""
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class TrainTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.temporary.name)
+        text = "".join(f"def function_{i}(x):\n    return x * {i} + {i % 7}\n\n" for i in range(2000))
+        (cls.folder / "text.py").write_text(text)
+        cls.prepare("text.py", "text")
+        (cls.folder / "gpt.yaml").write_text(CONFIG + f"data_path: {cls.folder}/text\n")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.temporary.cleanup()
+
+    @classmethod
+    def prepare(cls, source, prefix):
+        subprocess.run([PROGRAM, "prepare-data", "--input", cls.folder / source, "--output", cls.folder / prefix],
+                       check=True, stdout=subprocess.DEVNULL)
+
+    def start(self, world_size, settings=(), per_rank=None, environment=None):
+        """One process per rank; `per_rank` gives a rank settings of its own."""
+        port = str(free_port())
+        processes = []
+        for rank in range(world_size):
+            variables = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+            variables.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
+                             MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **(environment or {}))
+            arguments = [PROGRAM, "train", "--config", str(self.folder / "gpt.yaml")]
+            for setting in [*settings, *(per_rank or {}).get(rank, [])]:
+                arguments += ["--set", setting]
+            processes.append(subprocess.Popen(arguments, env=variables, text=True, stdout=subprocess.PIPE,
+                                              stderr=subprocess.PIPE))
+        return processes
+
+    def finish(self, processes, timeout=60):
+        end = time.monotonic() + timeout
+        outcomes = []
+        for process in processes:
+            out, err = process.communicate(timeout=max(1, end - time.monotonic()))
+            outcomes.append((process.returncode, out, err))
+        return outcomes
+
+    def train(self, world_size, settings=(), **more):
+        """The metrics of a run that has to end well."""
+        output = tempfile.mkdtemp(dir=self.folder)
+        outcomes = self.finish(self.start(world_size, [f"output_dir={output}", *settings], **more))
+        for code, out, err in outcomes:
+            self.assertEqual(code, 0, out + err)
+        self.output = pathlib.Path(output)
+        self.out = outcomes[0][1]
+        return [json.loads(line) for line in (self.output / "metrics.jsonl").read_text().splitlines()]
+
+    def refused(self, world_size, message, settings=(), **more):
+        """Every rank ends with code 1 and says so."""
+        settings = [f"output_dir={tempfile.mkdtemp(dir=self.folder)}", *settings]
+        start = time.monotonic()
+        outcomes = self.finish(self.start(world_size, settings, **more))
+        for rank, (code, out, err) in enumerate(outcomes):
+            self.assertEqual(code, 1, f"rank {rank}: {out}{err}")
+            self.assertIn(message, err)
+            self.assertIn(f"[rank {rank}] error: ", err)
+        self.assertLess(time.monotonic() - start, 20)
+        return outcomes
+
+    def test_loss_falls_and_lines_have_megatrons_form(self):
+        metrics = self.train(1, ["train_iters=40"])
+        self.assertAlmostEqual(metrics[0]["lm_loss"], math.log(256), delta=0.1)
+        self.assertLess(metrics[-1]["lm_loss"], 3.5)
+        self.assertEqual([m["iteration"] for m in metrics], list(range(1, 41)))
+        self.assertEqual(list(metrics[0]), ["iteration", "lm_loss", "grad_norm", "lr", "ms", "tokens_per_second"])
+        self.assertRegex(self.out, r" iteration +5/ +40 \| consumed samples: +40 \| elapsed time per iteration \(ms\): "
+                                   r"[\d.]+ \| tokens per second: \d+ \| learning rate: 3.0\d+E-03 \| global batch size: "
+                                   r" +8 \| lm loss: \d\.\d+E\+00 \| grad norm: [\d.]+ \| number of skipped iterations: +0")
+        self.assertIn(f"metrics of every step: {self.output}/metrics.jsonl", self.out)
+        self.assertNotIn("\x1b", self.out)
+
+    def test_losses_do_not_depend_on_the_number_of_processes(self):
+        wanted = self.train(1)
+        for world_size in (2, 4):
+            got = self.train(world_size)
+            self.assertLess(abs(got[0]["lm_loss"] / wanted[0]["lm_loss"] - 1), 1e-6)
+            self.assertLess(abs(got[0]["grad_norm"] / wanted[0]["grad_norm"] - 1), 1e-5)
+            for a, b in zip(got, wanted, strict=True):
+                self.assertLess(abs(a["lm_loss"] - b["lm_loss"]), 1e-4)
+
+    def test_the_same_run_twice_is_equal_to_the_bit(self):
+        runs = [[(m["lm_loss"], m["grad_norm"]) for m in self.train(2)] for _ in range(2)]
+        self.assertEqual(runs[0], runs[1])
+
+    def test_float64_agrees_closely_and_bfloat16_runs(self):
+        losses = [[m["lm_loss"] for m in self.train(n, ["params_dtype=float64"])] for n in (1, 4)]
+        for a, b in zip(*losses, strict=True):
+            self.assertLess(abs(a - b), 1e-10)
+        self.assertLess(self.train(2, ["params_dtype=bfloat16"])[-1]["lm_loss"], 5)
+
+    def test_evaluates_and_records_actions(self):
+        metrics = self.train(2, ["eval_interval=10", "split=9,1", "record_actions=true", "global_batch_size=4"])
+        self.assertEqual([m["iteration"] for m in metrics if "validation_loss" in m], [10, 20])
+        self.assertAlmostEqual(metrics[-1]["validation_loss"], metrics[-1]["lm_loss"], delta=1)
+        self.assertEqual((self.output / "actions.csv").read_text(), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+
+    def test_refuses_mistakes_on_every_rank(self):
+        self.refused(2, "[--set lr=x] lr must be a number of at least 0", ["lr=x"])
+        self.refused(2, "[pipeline_schedule] must be one of builtin_1f1b", ["pipeline_schedule=builtin_1f2b"])
+        self.refused(2, "[num_layers] must be at least the number of stages = 2, got 1", ["num_layers=1"])
+        self.refused(2, "none.idx] must be a readable file", [f"data_path={self.folder}/none"])
+        self.refused(2, "output_dir", [f"output_dir={self.folder}/text.py/x"])
+
+    def test_field_report_67_world_size_wins_and_must_fit(self):
+        self.refused(3, "[pipeline_model_parallel_size] must equal the number of processes (WORLD_SIZE) = 3, got 2",
+                     ["pipeline_model_parallel_size=2"])
+        variables = {**os.environ, "RANK": "abc", "WORLD_SIZE": "2"}
+        run = subprocess.run([PROGRAM, "train", "--config", self.folder / "gpt.yaml"], env=variables, text=True,
+                             capture_output=True, timeout=20)
+        self.assertEqual((run.returncode, run.stderr),
+                         (1, "error: [RANK] must be an integer of at least 0, got 'abc'; for example RANK=0\n"))
+
+    def test_ranks_must_agree(self):
+        self.refused(2, "[config] seed must be the same on every rank, got 1234 on rank 0 and 7 on rank 1",
+                     per_rank={1: ["seed=7"]})
+
+    def test_a_mistake_of_one_rank_reaches_the_others(self):
+        for rank in (0, 1):
+            outcomes = self.refused(2, "[--set seed=x] seed must be an integer", per_rank={rank: ["seed=x"]})
+            self.assertIn(f"rank {rank} failed: ", outcomes[1 - rank][2])
+
+    def test_a_failure_in_a_step_ends_all_ranks_with_its_message(self):
+        # Bytes above 127 are in the data, so a vocabulary of 128 fails once one of them is read.
+        (self.folder / "late.txt").write_bytes(b"plain text " * 100 + b"\xff" * 100)
+        self.prepare("late.txt", "late")
+        outcomes = self.refused(4, "[vocab_size] must be above every token of the data, got 128 with token 255; for "
+                                   "example 256",
+                                [f"data_path={self.folder}/late", "vocab_size=128", "train_iters=100000"])
+        self.assertIn("failed: ", outcomes[1][2])
+
+    def test_a_killed_rank_ends_the_others(self):
+        for victim in (0, 2):
+            processes = self.start(4, [f"output_dir={tempfile.mkdtemp(dir=self.folder)}", "train_iters=1000000"])
+            for line in processes[0].stdout:
+                if " iteration " in line:
+                    break
+            processes[victim].send_signal(signal.SIGKILL)
+            start = time.monotonic()
+            outcomes = self.finish(processes, timeout=30)
+            self.assertLess(time.monotonic() - start, 30)
+            for rank, (code, _, err) in enumerate(outcomes):
+                self.assertEqual(code, -signal.SIGKILL if rank == victim else 1, err)
+
+    def test_lists_schedules(self):
+        run = subprocess.run([PROGRAM, "schedules"], text=True, capture_output=True, check=True)
+        self.assertIn("builtin_1f1b", run.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
