@@ -9,8 +9,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <deque>
+#include <memory>
 #include <utility>
 
 #include "examples/pretrain_gpt/error.h"
@@ -90,6 +90,7 @@ class Builtin1F1B final : public ForwardBackward {
         gradients_sent_(context.group, context.rank - 1) {}
 
   double train_step(const ReadMicroBatch& read) override {
+    actions_.clear();
     begin_step(read, /*with_backward=*/true);
     const std::int64_t ahead = std::min<std::int64_t>(context_.world_size - 1 - context_.rank, num_microbatches());
     for (std::int64_t k = 0; k < ahead; ++k) {
@@ -141,7 +142,6 @@ class Builtin1F1B final : public ForwardBackward {
   std::int64_t num_microbatches() const { return context_.config.num_microbatches(); }
 
   void begin_step(const ReadMicroBatch& read, bool with_backward) {
-    actions_.clear();
     loss_sum_ = 0;
     loss_weight_ = is_last() ? total_weight(read) : 0;
     if (with_backward && exchanges_tied_gradients()) {

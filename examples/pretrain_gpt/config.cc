@@ -39,9 +39,10 @@ void resolve(Config& config, int world_size) {
   if (pipeline != world_size) {
     throw UserError(
         "pipeline_model_parallel_size",
-        fmt::format("must equal the number of processes (WORLD_SIZE) = {}, got {}; for example start {} processes, or set "
-                    "pipeline_model_parallel_size: {}",
-                    world_size, pipeline, pipeline, world_size));
+        fmt::format(
+            "must equal the number of processes (WORLD_SIZE) = {}, got {}; for example start {} processes, or set "
+            "pipeline_model_parallel_size: {}",
+            world_size, pipeline, pipeline, world_size));
   }
   config.pipeline_model_parallel_size = pipeline;
 }

@@ -29,7 +29,7 @@ constexpr const char* kStoreIsGone = "the store that all ranks share is gone: th
 void write_error_file(const std::string& message) {
   if (const auto file = process_variable("TORCHELASTIC_ERROR_FILE")) {
     const std::string now = std::to_string(std::time(nullptr));
-    const nlohmann::json extra = {{"py_callstack", ""}, {"timestamp", now}};
+    const nlohmann::json extra = {{"py_callstack", message}, {"timestamp", now}};
     std::ofstream(*file) << nlohmann::json{{"message", {{"message", message}, {"extraInfo", extra}}}}.dump(
         -1, ' ', false, nlohmann::json::error_handler_t::replace);
   }

@@ -5,9 +5,9 @@
 // Calls are collective: every rank of the pipeline makes the same ones in the same order.
 #pragma once
 
+#include <torch/optim/optimizer.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <torch/optim/optimizer.h>
 
 #include <filesystem>
 #include <optional>

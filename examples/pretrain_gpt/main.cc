@@ -1,8 +1,8 @@
 // examples/pretrain_gpt/main.cc
 //
 // The program `pretrain_gpt`: train, prepare-data, schedules.
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <csignal>
 #include <cstdio>

@@ -46,10 +46,10 @@ start_processes() {
   return $status
 }
 
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 [[ -f data/python.idx ]] || prepare_data
 if [[ -x .venv/bin/torchrun ]]; then
   exec .venv/bin/torchrun --nproc-per-node "$nproc" --master-port "$(free_port)" --no-python \
     "$program" "${arguments[@]}"
 fi
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 start_processes

@@ -42,9 +42,7 @@ class Checker {
  private:
   void add(Rule rule, std::string message) { findings_.add(rule, rank_, column_, std::move(message)); }
 
-  bool has(const Op& op, Kind kind) const {
-    return (seen_.kinds.at(op.stage, op.micro_batch) & kind_bit(kind)) != 0;
-  }
+  bool has(const Op& op, Kind kind) const { return (seen_.kinds.at(op.stage, op.micro_batch) & kind_bit(kind)) != 0; }
 
   void check_op(const Op& op) {
     if (!is_compute(op.kind) && !rules_.lowered) {
@@ -99,7 +97,8 @@ class Checker {
     }
     const bool is_part = op.kind == Kind::kBackwardInput || op.kind == Kind::kBackwardWeight;
     if (is_part && has(op, Kind::kBackward)) {
-      add(Rule::kRepeated, to_string(op) + " is part of " + to_string(with(op, Kind::kBackward)) + ", which stands before");
+      add(Rule::kRepeated,
+          to_string(op) + " is part of " + to_string(with(op, Kind::kBackward)) + ", which stands before");
       return false;
     }
     if (op.kind == Kind::kBackward && (has(op, Kind::kBackwardInput) || has(op, Kind::kBackwardWeight))) {
@@ -184,8 +183,9 @@ class Checker {
 bool check_row_count(const std::vector<Row>& rows, const Placement& placement, Findings& findings) {
   const bool holds = static_cast<int>(rows.size()) == placement.ranks();
   if (!holds) {
-    findings.add(Rule::kOutOfRange, -1, -1, "rows must be one per rank = " + std::to_string(placement.ranks()) +
-                                                ", got " + std::to_string(rows.size()));
+    findings.add(
+        Rule::kOutOfRange, -1, -1,
+        "rows must be one per rank = " + std::to_string(placement.ranks()) + ", got " + std::to_string(rows.size()));
   }
   return holds;
 }

@@ -1,8 +1,8 @@
 // plugin/analysis/cells.h
 //
 // check_cells() and check_missing(): the part of validate() that looks at one rank's row at a time. Every action that
-// must stand stands once, on its rank, in an order that its own rank can keep. What ranks do to each other is the matter
-// of explore.h.
+// must stand stands once, on its rank, in an order that its own rank can keep. What ranks do to each other is the
+// matter of explore.h.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct CellRules {
   const Placement& placement;
   const Messages& messages;
   int num_microbatches = 0;
-  bool lowered = false;      // Rows carry communication, which is checked as well.
+  bool lowered = false;          // Rows carry communication, which is checked as well.
   bool may_lack_weight = false;  // A W that stands nowhere is left to the optimizer step.
 };
 
@@ -30,8 +30,8 @@ struct SeenCells {
   explicit SeenCells(const CellRules& rules)
       : kinds(rules.placement.stages(), rules.num_microbatches, 0), reduced_on(rules.placement.stages()) {}
 
-  StageTable<std::uint16_t> kinds;            // Bits kind_bit(kind).
-  std::vector<std::vector<int>> reduced_on;   // Per stage, the ranks with its REDUCE_GRAD.
+  StageTable<std::uint16_t> kinds;           // Bits kind_bit(kind).
+  std::vector<std::vector<int>> reduced_on;  // Per stage, the ranks with its REDUCE_GRAD.
 };
 
 // False, with a violation, unless there is a row per rank.

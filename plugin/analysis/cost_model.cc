@@ -57,8 +57,8 @@ bool contains(const std::vector<std::string>& keys, const std::string& key) {
 std::string parse_item(std::string_view item, const std::vector<std::string>& seen, CostModel& cost) {
   const std::size_t equals = item.find('=');
   if (equals == std::string_view::npos) {
-    throw ScheduleError(kOrigin, "'" + std::string(item) + "' must be of the form key=number, as in " +
-                                     std::string(kExample));
+    throw ScheduleError(kOrigin,
+                        "'" + std::string(item) + "' must be of the form key=number, as in " + std::string(kExample));
   }
   const std::string key(item.substr(0, equals));
   double* value = find(cost, key);

@@ -111,7 +111,7 @@ class Exploration {
  private:
   struct State {
     int column = 0;
-    bool has_taken_first = false;   // The message of the action's op, of its paired op.
+    bool has_taken_first = false;  // The message of the action's op, of its paired op.
     bool has_taken_second = false;
   };
 

@@ -1,8 +1,8 @@
 // plugin/analysis/grid.h
 //
 // A Timeline as a table for a terminal: a row per rank, time to the right, cells as wide as their duration, labelled in
-// the text form. Forward is orange, backward green, I and W are shades of green; an overlapped pair is split into its F and
-// its B. Without colour a cell starts with '|' and the B of a pair with '+'. Idle time is empty.
+// the text form. Forward is orange, backward green, I and W are shades of green; an overlapped pair is split into its F
+// and its B. Without colour a cell starts with '|' and the B of a pair with '+'. Idle time is empty.
 #pragma once
 
 #include <string>

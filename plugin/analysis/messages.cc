@@ -2,12 +2,8 @@
 
 #include <algorithm>
 
-#include "plugin/analysis/stage_table.h"
-
 namespace dualpipe::analysis {
 namespace {
-
-constexpr std::size_t kLeastValueSize = 2;  // Of what tables hold per (stage, micro-batch): two messages, a byte each.
 
 std::size_t slot(const Placement& placement, int direction, int stage, bool backward) {
   return (static_cast<std::size_t>(direction) * placement.stages() + stage) * 2 + (backward ? 1 : 0);
@@ -51,7 +47,7 @@ void for_each_edge(const Placement& placement, int num_microbatches, Use use) {
 
 Messages::Messages(const Placement& placement, int num_microbatches)
     : placement_(placement),
-      stride_(padded_stride(num_microbatches, kLeastValueSize)),
+      stride_(static_cast<std::size_t>(num_microbatches)),
       count_(static_cast<std::size_t>(placement.stages()) * stride_ * 2),
       edge_of_(static_cast<std::size_t>(placement.stages()) * 4, -1) {
   for_each_edge(placement, num_microbatches, [&](std::size_t, Edge edge) { edges_.push_back(edge); });

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "plugin/schedule/placement.h"
 #include "plugin/schedule/action.h"
+#include "plugin/schedule/placement.h"
 
 namespace dualpipe::analysis {
 
@@ -20,7 +20,7 @@ struct Edge {
 };
 
 struct MessageId {
-  std::size_t id = 0;  // Nearly dense, below Messages::count().
+  std::size_t id = 0;  // Dense, below Messages::count().
   int edge = 0;        // Index into Messages::edges().
 };
 
@@ -31,8 +31,8 @@ class Messages {
   std::size_t count() const { return count_; }
   const std::vector<Edge>& edges() const { return edges_; }
 
-  // What F, B or I takes from another rank. Nothing for W, at the ends of the pipeline, and where the producer is on the
-  // same rank. `op` must be in range.
+  // What F, B or I takes from another rank. Nothing for W, at the ends of the pipeline, and where the producer is on
+  // the same rank. `op` must be in range.
   std::optional<MessageId> consumed_by(const Op& op) const;
   // The message that a SEND, RECV or WAIT_SEND is about; nothing where no message is due.
   std::optional<MessageId> moved_by(const Op& op) const;

@@ -13,7 +13,8 @@ constexpr Kind kCommunication[] = {Kind::kSendForward,  Kind::kRecvForward,     
                                    Kind::kRecvBackward, Kind::kWaitSendForward, Kind::kWaitSendBackward};
 
 void add_missing(const CellRules& rules, const Op& op, Findings& findings) {
-  findings.add(Rule::kMissing, rules.placement.rank_of(op.stage, op.micro_batch), -1, to_string(op) + " stands nowhere");
+  findings.add(Rule::kMissing, rules.placement.rank_of(op.stage, op.micro_batch), -1,
+               to_string(op) + " stands nowhere");
 }
 
 // Which of F, B, I and W is missing; B stands for both halves.

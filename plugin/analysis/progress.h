@@ -56,7 +56,9 @@ class Progress {
     }
   }
 
-  bool is_ready(const Action& action) const { return is_ready(action.op) && (!action.paired || is_ready(*action.paired)); }
+  bool is_ready(const Action& action) const {
+    return is_ready(action.op) && (!action.paired || is_ready(*action.paired));
+  }
   bool is_ready(const Op& op) const;
   void finish(const Op& op);
 

@@ -81,7 +81,8 @@ void check_cost(const Schedule& schedule, const CostModel& cost) {
   }
   throw ScheduleError(schedule.name, "the ranks wait for each other: rank " + std::to_string(rank) + " at " +
                                          to_string(schedule.rows[rank][progress.reached(rank)]) + " needs " +
-                                         to_string(progress.missing(rank)) + ", which never runs; see 'dualpipe check'");
+                                         to_string(progress.missing(rank)) +
+                                         ", which never runs; see 'dualpipe check'");
 }
 
 }  // namespace

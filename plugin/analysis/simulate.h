@@ -18,13 +18,13 @@ struct Span {
 };
 
 struct Timeline {
-  std::vector<std::vector<Span>> ranks;   // In the order of starting.
-  std::vector<int> peak_activations;      // Per rank: most (stage, micro-batch) live at once. Live is from the start of
-                                          // F to the end of B or W; in a pair, the F counts first.
-  double makespan() const;                // Latest end.
-  double busy(int rank) const;            // Sum of durations.
+  std::vector<std::vector<Span>> ranks;  // In the order of starting.
+  std::vector<int> peak_activations;     // Per rank: most (stage, micro-batch) live at once. Live is from the start of
+                                         // F to the end of B or W; in a pair, the F counts first.
+  double makespan() const;               // Latest end.
+  double busy(int rank) const;           // Sum of durations.
   double idle(int rank) const { return makespan() - busy(rank); }
-  double utilization() const;             // Mean over ranks of busy / makespan.
+  double utilization() const;  // Mean over ranks of busy / makespan.
 };
 
 // Each rank runs its row in order; an action starts when the rank is free and what it needs has arrived: the results of

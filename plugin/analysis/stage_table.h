@@ -1,8 +1,7 @@
 // plugin/analysis/stage_table.h
 //
 // A dense table over (stage, micro-batch). Neighbouring micro-batches of one stage are neighbours in memory, so a rank
-// that walks its row stays within a few cache lines. Rows are a cache line longer than they need be: with a power of two
-// of micro-batches the same column of all stages would else compete for one place in the cache, which halves the speed.
+// that walks its row stays within a few cache lines.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +11,13 @@
 
 namespace dualpipe::analysis {
 
-constexpr std::size_t padded_stride(int num_microbatches, std::size_t value_size) {
-  constexpr std::size_t kCacheLine = 64;
-  return static_cast<std::size_t>(num_microbatches) + (kCacheLine + value_size - 1) / value_size;
-}
-
 template <class T>
 class StageTable {
  public:
   StageTable(int stages, int num_microbatches, T initial = T{})
       : stages_(stages),
         num_microbatches_(num_microbatches),
-        stride_(padded_stride(num_microbatches, sizeof(T))),
+        stride_(static_cast<std::size_t>(num_microbatches)),
         values_(static_cast<std::size_t>(stages) * stride_, initial) {}
 
   bool contains(const Op& op) const {

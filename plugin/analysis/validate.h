@@ -16,7 +16,7 @@ struct Violation {
   enum class Rule {
     kMissing,         // An F, or a B, or a pair of I and W, stands nowhere.
     kRepeated,        // Stands more than once, or B stands beside I or W of the same (stage, micro-batch).
-    kOrder,           // B or I before F, W before I, on one rank.
+    kOrder,           // On one rank: B or I before F, W before I, a hand-over before its result, ...
     kWrongRank,       // The stage, or the stage and micro-batch, is not this rank's.
     kOutOfRange,      // Stage or micro-batch does not exist, or an overlapped pair is not (F; B).
     kDeadlock,        // Under tagged asynchronous rendezvous the ranks wait for each other.
@@ -41,11 +41,13 @@ struct ValidateOptions {
 // The compute-only schedule, and whether it can run to its end at all (kDeadlock).
 std::vector<Violation> validate(const Schedule& schedule, const ValidateOptions& options = {});
 
-// The lowered program: kEdgeOrder, kDeadlock, kSlots, kReductionOrder.
+// The lowered program: its cells as above, every message sent, received and waited for once, reductions after the last
+// W or B; then, where the cells hold, kEdgeOrder, kDeadlock or kSlots by running it against both transports
+// (plugin/analysis/explore.h). One that holds no REDUCE_GRAD at all is taken for LowerOptions::reduce_grad = false.
 std::vector<Violation> validate(const Program& program, const ValidateOptions& options = {});
 
-// The violation as a user reads it: the rule and message, then the schedule's rows near the cell (all of them where they
-// are few), the cell marked. `colour` uses ANSI escapes.
+// The violation as a user reads it: the rule and message, then the schedule's rows near the cell (all of them where
+// they are few), the cell marked. `colour` uses ANSI escapes.
 std::string explain(const Schedule& schedule, const Violation& violation, bool colour = false);
 // The same over a lowered program, whose columns a violation of validate(Program) counts.
 std::string explain(const Program& program, const Violation& violation, bool colour = false);

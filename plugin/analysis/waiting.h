@@ -18,8 +18,8 @@ struct Wait {
   std::string text;  // "rank 0 waits at 0B3 for 1B3 of rank 1"
 };
 
-// waits[rank] is empty where the rank reached its end; at least one is not. Adds one violation, at the lowest rank of the
-// circle, or at the last rank of a chain that ends at a rank that is not stuck.
+// waits[rank] is empty where the rank reached its end; at least one is not. Adds one violation, at the lowest rank of
+// the circle, or at the last rank of a chain that ends at a rank that is not stuck.
 void add_deadlock(Violation::Rule rule, const std::vector<std::optional<Wait>>& waits, Findings& findings);
 
 }  // namespace dualpipe::analysis

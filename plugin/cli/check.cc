@@ -19,7 +19,8 @@ struct CheckOptions {
 
 int run_check(const CheckOptions& options) {
   const Schedule schedule = read_schedule(options.path);
-  if (const std::optional<std::string> violation = find_violation(schedule, wants_colour(options.colour))) {
+  if (const std::optional<std::string> violation =
+          find_violation(schedule, Depth::kProgram, wants_colour(options.colour))) {
     fmt::print("{}: {}", options.path, *violation);
     return kExitViolation;
   }
@@ -31,8 +32,8 @@ int run_check(const CheckOptions& options) {
       "  lowered: no deadlock under tagged rendezvous, nor under in-order channels with {} slots per directed edge\n"
       "  least slots per directed edge: {}\n",
       options.path, schedule.placement.ranks(), schedule.placement.stages(),
-      schedule.placement.is_bidirectional() ? " on two ranks each" : "", schedule.num_microbatches,
-      slots_for(schedule), slots);
+      schedule.placement.is_bidirectional() ? " on two ranks each" : "", schedule.num_microbatches, slots_for(schedule),
+      slots);
   return kExitOk;
 }
 

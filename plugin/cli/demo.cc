@@ -24,8 +24,7 @@ constexpr int kTableRanks = 8;
 constexpr int kTableMicrobatches = 32;
 
 Schedule make(const std::string& name, int ranks, int num_microbatches) {
-  return builtin_registry().make(
-      name, {.pipeline_model_parallel_size = ranks, .num_microbatches = num_microbatches});
+  return builtin_registry().make(name, {.pipeline_model_parallel_size = ranks, .num_microbatches = num_microbatches});
 }
 
 void headline(const std::string& text, bool colour) {

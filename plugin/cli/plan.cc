@@ -45,6 +45,8 @@ void require_same(const std::string& name, const std::optional<int>& asked, int 
   }
 }
 
+bool is_file(const PlanOptions& options) { return options.schedule.ends_with(".csv"); }
+
 Schedule read_file(const PlanOptions& options) {
   Schedule schedule = read_schedule(options.schedule);
   require_same("--pipeline-model-parallel-size", options.ranks, schedule.placement.ranks());
@@ -53,7 +55,7 @@ Schedule read_file(const PlanOptions& options) {
 }
 
 Schedule make_schedule(const PlanOptions& options) {
-  if (options.schedule.ends_with(".csv")) {
+  if (is_file(options)) {
     return read_file(options);
   }
   const Registry registry = builtin_registry();
@@ -116,7 +118,9 @@ int run_plan(const PlanOptions& options) {
     parse_cost(*options.cost);  // A mistake is told before the work is done.
   }
   const Schedule schedule = make_schedule(options);
-  if (const std::optional<std::string> violation = find_violation(schedule, wants_colour(options.colour))) {
+  const bool writes_program = options.lowered || options.for_torch;
+  const Depth depth = is_file(options) || writes_program ? Depth::kProgram : Depth::kSchedule;
+  if (const std::optional<std::string> violation = find_violation(schedule, depth, wants_colour(options.colour))) {
     fmt::print(stderr, "{}", *violation);
     return kExitViolation;
   }

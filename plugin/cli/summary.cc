@@ -26,7 +26,8 @@ std::string describe_form(const Schedule& schedule, const PlanReport& report) {
   if (!report.bubble_closed_form) {
     return fmt::format("{}; not exact here, only for {} and no latency; {}", form.formula, form.domain, kDefinition);
   }
-  return fmt::format("{} = {} idle on the worst rank; {}", form.formula, number(*report.bubble_closed_form), kDefinition);
+  return fmt::format("{} = {} idle on the worst rank; {}", form.formula, number(*report.bubble_closed_form),
+                     kDefinition);
 }
 
 std::string describe_peak(const Schedule& schedule, const PlanReport& report) {
@@ -65,9 +66,9 @@ std::string per_rank(const std::vector<double>& values) {
 }
 
 std::string summarize(const Schedule& schedule, const CostModel& cost, const PlanReport& report) {
-  std::string text = line("schedule", fmt::format("{}, {} ranks, {} stages, {} micro-batches", schedule.name,
-                                                  schedule.placement.ranks(), schedule.placement.stages(),
-                                                  schedule.num_microbatches));
+  std::string text =
+      line("schedule", fmt::format("{}, {} ranks, {} stages, {} micro-batches", schedule.name,
+                                   schedule.placement.ranks(), schedule.placement.stages(), schedule.num_microbatches));
   text += line("costs", describe(cost));
   text += line("makespan", number(report.makespan));
   text += line("idle", describe_idle(report));

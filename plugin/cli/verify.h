@@ -10,9 +10,12 @@
 
 namespace dualpipe::cli {
 
-// Validates the compute-only schedule, then its lowered program with `slots` per edge. The first violation, explained;
-// nothing where there is none.
-std::optional<std::string> find_violation(const Schedule& schedule, bool colour);
+// The compute-only schedule alone, or its lowered program as well. A built-in schedule's program is held sound by the
+// tests, and takes four times the memory of the schedule, so a plan of one does without.
+enum class Depth { kSchedule, kProgram };
+
+// The first violation, explained; nothing where there is none. The program is lowered with slots_for(schedule).
+std::optional<std::string> find_violation(const Schedule& schedule, Depth depth, bool colour);
 
 // The slots that find_violation() lowers with: the default, or more where the schedule needs them.
 int slots_for(const Schedule& schedule);

@@ -1,9 +1,10 @@
 #include "plugin/runtime/c10d_transport.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -160,8 +161,9 @@ c10::DeviceType device_type_of(const c10d::ProcessGroup& group, const C10dTransp
   }
   const std::vector<c10::Device> devices = group.getDeviceTypes();
   if (devices.empty()) {
-    throw ScheduleError(kOrigin, "the group needs a gloo or nccl backend, got none; "
-                                 "ProcessGroup::setBackend or init_process_group(backend=\"gloo\") gives it one");
+    throw ScheduleError(kOrigin,
+                        "the group needs a gloo or nccl backend, got none; "
+                        "ProcessGroup::setBackend or init_process_group(backend=\"gloo\") gives it one");
   }
   const bool has_cpu = std::find(devices.begin(), devices.end(), at::Device(at::kCPU)) != devices.end();
   return has_cpu ? at::kCPU : devices.front().type();
@@ -183,8 +185,9 @@ std::vector<Link> links_of(const C10dTransportOptions& options) {
 c10::intrusive_ptr<c10d::Store> store_for_edges(const c10d::ProcessGroup& group, int rank) {
   const auto store = group.getStore();
   if (!store) {
-    throw ScheduleError(kOrigin, "an nccl group needs the store that it was made with, got a group without one; "
-                                 "c10d::ProcessGroup(store, rank, size) keeps it");
+    throw ScheduleError(kOrigin,
+                        "an nccl group needs the store that it was made with, got a group without one; "
+                        "c10d::ProcessGroup(store, rank, size) keeps it");
   }
   const auto number = store->add("dualpipe/transports/" + std::to_string(rank), 1);
   return c10::make_intrusive<c10d::PrefixStore>("dualpipe/transport" + std::to_string(number), store);

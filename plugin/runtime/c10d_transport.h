@@ -1,8 +1,8 @@
 // plugin/runtime/c10d_transport.h
 //
-// Transport over a c10d process group. Gloo (CPU): the group itself, messages told apart by tags. NCCL: one two-rank group
-// per directed neighbour edge and channel, since NCCL ignores tags and runs a communicator's operations in order; they are
-// created and warmed here, in one global edge order, over prefixed stores, so that no other rank is called.
+// Transport over a c10d process group. Gloo (CPU): the group itself, messages told apart by tags. NCCL: one two-rank
+// group per directed neighbour edge and channel, since NCCL ignores tags and runs a communicator's operations in order;
+// they are created and warmed here, in one global edge order, over prefixed stores, so that no other rank is called.
 //
 // A wait that fails makes every later one of this rank fail with the same reason: the links of a Gloo group are broken
 // then, all of them. What was under way is kept for the life of the process, since Gloo may still write to it.

@@ -114,8 +114,8 @@ void C10dWaiter::abort(const std::string& why) {
 }
 
 void C10dWaiter::keep(std::vector<Pending> abandoned) {
-  // Gloo writes into a posted receive whenever its message comes, and taking one back breaks the link for good. Reachable
-  // from here, so that a leak checker knows that it is meant.
+  // Gloo writes into a posted receive whenever its message comes, and taking one back breaks the link for good.
+  // Reachable from here, so that a leak checker knows that it is meant.
   static auto& kept = *new std::vector<Pending>;
   static std::mutex mutex;
   std::lock_guard lock(mutex);

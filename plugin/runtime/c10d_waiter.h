@@ -1,7 +1,7 @@
 // plugin/runtime/c10d_waiter.h
 //
-// The one place that waits for c10d work and turns whatever goes wrong into an exception: c10d reports an aborted wait by
-// a return value alone.
+// The one place that waits for c10d work and turns whatever goes wrong into an exception: c10d reports an aborted wait
+// by a return value alone.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Work.hpp>

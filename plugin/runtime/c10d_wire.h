@@ -1,7 +1,7 @@
 // plugin/runtime/c10d_wire.h
 //
-// What C10dTransport starts its operations on: one Gloo backend, where tags tell messages apart, or two-rank groups, one
-// per link, that run their operations in order (NCCL). A wire starts; it never waits.
+// What C10dTransport starts its operations on: one Gloo backend, where tags tell messages apart, or two-rank groups,
+// one per link, that run their operations in order (NCCL). A wire starts; it never waits.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

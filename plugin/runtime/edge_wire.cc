@@ -68,7 +68,9 @@ class EdgeWire : public C10dWire {
     const bool sending = name.direction == Direction::kSend;
     const Link link{sending ? name.rank : *name.peer, sending ? *name.peer : name.rank, name.channel};
     const auto found = groups_.find(link);
-    check(found != groups_.end(), "a message from rank " + link.to_string() + ", which is not among the transport's edges");
+    if (found == groups_.end()) {
+      check(false, "a message from rank " + link.to_string() + ", which is not among the transport's edges");
+    }
     return *found->second;
   }
 

@@ -148,8 +148,8 @@ class Hub {
     const bool sending = name.direction == Direction::kSend;
     std::lock_guard lock(mutex_);
     throw_if_aborted(endpoints_[name.rank], [&] { return name.to_string(); });
-    Line& line = lines_[sending ? LineKey{name.rank, *name.peer, name.channel}
-                                : LineKey{*name.peer, name.rank, name.channel}];
+    Line& line =
+        lines_[sending ? LineKey{name.rank, *name.peer, name.channel} : LineKey{*name.peer, name.rank, name.channel}];
     name.number = sending ? line.sends++ : line.receives++;
     if (line.unmatched.empty() || line.unmatched.front()->name.direction == name.direction) {
       line.unmatched.push_back(mine);
@@ -205,9 +205,8 @@ class Hub {
   static void check_same_call(int rank, const Round& round) {
     for (int other = 0; other < static_cast<int>(round.calls.size()); ++other) {
       if (round.calls[other] != round.calls[rank]) {
-        throw TransportError("collectives do not match: rank " + std::to_string(rank) + " called " +
-                                 round.calls[rank] + ", rank " + std::to_string(other) + " called " +
-                                 round.calls[other]);
+        throw TransportError("collectives do not match: rank " + std::to_string(rank) + " called " + round.calls[rank] +
+                             ", rank " + std::to_string(other) + " called " + round.calls[other]);
       }
     }
   }

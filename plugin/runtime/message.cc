@@ -43,7 +43,8 @@ std::string MessageName::to_string() const {
     return text.str();
   }
   text << "rank " << rank << (direction == Direction::kSend ? ", send " : ", receive ") << number
-       << (direction == Direction::kSend ? " to rank " : " from rank ") << *peer << (channel == kCollectiveChannel ? " (collective)" : " (channel " + std::to_string(channel) + ")");
+       << (direction == Direction::kSend ? " to rank " : " from rank ") << *peer
+       << (channel == kCollectiveChannel ? " (collective)" : " (channel " + std::to_string(channel) + ")");
   return text.str();
 }
 

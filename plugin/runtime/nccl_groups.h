@@ -19,8 +19,9 @@ struct EdgeGroup {
   c10::intrusive_ptr<c10d::Backend> group;  // Rank 0 is `from`, rank 1 is `to`.
 };
 
-// The two-rank groups of those of the `links` that end at `rank`, created and warmed (one byte is moved) in the order of
-// the list, which is the same on every rank; no other rank is called. `max_ctas` 0 leaves the number of CTAs to NCCL.
+// The two-rank groups of those of the `links` that end at `rank`, created and warmed (one byte is moved) in the order
+// of the list, which is the same on every rank; no other rank is called. `max_ctas` 0 leaves the number of CTAs to
+// NCCL.
 std::vector<EdgeGroup> make_nccl_edge_groups(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                              const std::vector<Link>& links, std::chrono::milliseconds timeout,
                                              int max_ctas);

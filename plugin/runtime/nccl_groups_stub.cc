@@ -5,8 +5,9 @@ namespace dualpipe {
 
 std::vector<EdgeGroup> make_nccl_edge_groups(const c10::intrusive_ptr<c10d::Store>&, int, const std::vector<Link>&,
                                              std::chrono::milliseconds, int) {
-  throw ScheduleError("process_group",
-                      "NCCL is not built in: configure with -DDUALPIPE_WITH_CUDA=ON (preset cuda), or use a gloo group");
+  throw ScheduleError(
+      "process_group",
+      "NCCL is not built in: configure with -DDUALPIPE_WITH_CUDA=ON (preset cuda), or use a gloo group");
 }
 
 bool nccl_is_built_in() { return false; }

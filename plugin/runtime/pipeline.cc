@@ -116,25 +116,33 @@ std::map<int, TensorList> by_micro_batch(const std::string& what, const std::vec
   return result;
 }
 
+using Edges = std::vector<std::pair<int, int>>;
+
+void add_both_ways(std::set<std::pair<int, int>>& edges, int a, int b) {
+  if (a == b) return;
+  edges.insert({a, b});
+  edges.insert({b, a});
+}
+
 // Every directed edge between neighbours, in one order on every rank.
-std::vector<std::pair<int, int>> edges_of(const Placement& placement, int num_microbatches) {
+Edges neighbour_edges(const Schedule& schedule) {
+  const Placement& placement = schedule.placement;
   std::set<std::pair<int, int>> edges;
-  for (int k : {0, num_microbatches - 1}) {
+  for (int k : {0, schedule.num_microbatches - 1}) {
     for (int stage = 0; stage + 1 < placement.stages(); ++stage) {
-      const int from = placement.rank_of(stage, k);
-      const int to = placement.rank_of(stage + 1, k);
-      if (from == to) continue;
-      edges.insert({from, to});
-      edges.insert({to, from});
+      add_both_ways(edges, placement.rank_of(stage, k), placement.rank_of(stage + 1, k));
     }
   }
+  return {edges.begin(), edges.end()};
+}
+
+// Between mirrors, and between the two ends, which may hold the copies of a tied embedding.
+Edges mirror_edges(const Schedule& schedule) {
+  const Placement& placement = schedule.placement;
+  std::set<std::pair<int, int>> edges;
+  add_both_ways(edges, placement.input_rank(0), placement.loss_rank(0));
   for (int rank = 0; rank < placement.ranks(); ++rank) {
-    if (const auto mirror = placement.mirror_of(rank)) edges.insert({rank, *mirror});
-  }
-  // The two copies of a tied embedding.
-  if (const int last = placement.loss_rank(0), first = placement.input_rank(0); first != last) {
-    edges.insert({first, last});
-    edges.insert({last, first});
+    add_both_ways(edges, rank, placement.mirror_of(rank).value_or(rank));
   }
   return {edges.begin(), edges.end()};
 }
@@ -143,7 +151,8 @@ std::shared_ptr<Transport> transport_for(const std::string& name, c10::intrusive
                                          const PipelineOptions& options) {
   const Schedule schedule = make_schedule(name, group->getSize(), options);
   return make_c10d_transport(std::move(group), {.timeout = options.timeout,
-                                                .edges = edges_of(schedule.placement, schedule.num_microbatches),
+                                                .edges = neighbour_edges(schedule),
+                                                .mirror_edges = mirror_edges(schedule),
                                                 .nccl_max_ctas = options.nccl_max_ctas,
                                                 .failures = options.failures});
 }
@@ -258,7 +267,9 @@ FailureRecord Pipeline::Impl::first_record(const FailureRecord& mine, bool echo)
 
 void Pipeline::Impl::fail(const std::string& action, const std::exception& error) {
   const bool echo = dynamic_cast<const TransportError*>(&error) != nullptr;
-  failed = first_record({transport->rank(), action, error.what()}, echo);
+  FailureRecord mine{transport->rank(), action, error.what()};
+  if (const auto* lost = dynamic_cast<const PeerError*>(&error)) mine = {lost->peer(), "an unknown action", error.what()};
+  failed = first_record(mine, echo);
   if (options.on_fatal) options.on_fatal(*failed);
   std::throw_with_nested(PipelineError(transport->rank(), *failed));
 }

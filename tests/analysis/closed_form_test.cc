@@ -76,9 +76,9 @@ TEST(ClosedForm, OfDualpipeAndDualpipevIsTheSimulatedIdleTimeInItsDomain) {
 
 TEST(ClosedForm, IsNullOutsideItsDomain) {
   const Schedule dualpipe = make("dualpipe", 8, 20);
-  EXPECT_EQ(bubble_closed_form(dualpipe, costs(1, 1, 1, 1.5)), std::nullopt);    // F&B < B.
-  EXPECT_EQ(bubble_closed_form(dualpipe, costs(1, 1, 1, 3.5)), std::nullopt);    // F&B > F+B.
-  EXPECT_EQ(bubble_closed_form(dualpipe, costs(1, 0.5, 1.5, 3)), std::nullopt);  // F, I and W differ.
+  EXPECT_EQ(bubble_closed_form(dualpipe, costs(1, 1, 1, 1.5)), std::nullopt);          // F&B < B.
+  EXPECT_EQ(bubble_closed_form(dualpipe, costs(1, 1, 1, 3.5)), std::nullopt);          // F&B > F+B.
+  EXPECT_EQ(bubble_closed_form(dualpipe, costs(1, 0.5, 1.5, 3)), std::nullopt);        // F, I and W differ.
   EXPECT_EQ(bubble_closed_form(make("zb1p", 4, 3), costs(1, 1, 1, 3)), std::nullopt);  // M < P.
   EXPECT_EQ(bubble_closed_form(make("interleaved_1f1b", 4, 8), CostModel{}), std::nullopt);
   CostModel latency;

@@ -36,8 +36,9 @@ TEST(CostModel, RefusesMistakesWithAValueThatWorks) {
       {"foward=1", "[cost] unknown key 'foward': did you mean 'forward'?"},
       {"zzz=1", "[cost] unknown key 'zzz': known are forward, backward_input, backward_weight, overlapped, latency"},
       {"forward=1,forward=2", "[cost] forward must be given once, got it twice"},
-      {"forward", "[cost] 'forward' must be of the form key=number, as in "
-                  "forward=1,backward_input=1,backward_weight=1,overlapped=3,latency=0"},
+      {"forward",
+       "[cost] 'forward' must be of the form key=number, as in "
+       "forward=1,backward_input=1,backward_weight=1,overlapped=3,latency=0"},
       // Numbers.
       {"forward=-1", "[cost] forward must be a finite number of at least 0, such as 1, got '-1'"},
       {"forward=nan", "[cost] forward must be a finite number of at least 0, such as 1, got 'nan'"},

@@ -31,13 +31,14 @@ Timeline timeline_of(const std::string& name, int ranks, int num_microbatches, c
 }
 
 TEST(Grid, DrawsDualpipeOnTwoRanks) {
-  EXPECT_EQ(to_grid(timeline_of("dualpipe", 2, 4)),
-            "time   0                   5                   10\n"
-            "rank 0 |0F0|1F2|0F1|1B2    |1F3  +0B0  |1B3    |0I1|0W1|\n"
-            "rank 1 |0F2|1F0|0F3|1B0    |1F1  +0B2  |1B1    |0I3|0W3|\n"
-            "\n"
-            "cells are <stage><kind><micro-batch>: F forward, B backward, I input gradient, W weight gradient; |F +B an "
-            "overlapped pair\n");
+  EXPECT_EQ(
+      to_grid(timeline_of("dualpipe", 2, 4)),
+      "time   0                   5                   10\n"
+      "rank 0 |0F0|1F2|0F1|1B2    |1F3  +0B0  |1B3    |0I1|0W1|\n"
+      "rank 1 |0F2|1F0|0F3|1B0    |1F1  +0B2  |1B1    |0I3|0W3|\n"
+      "\n"
+      "cells are <stage><kind><micro-batch>: F forward, B backward, I input gradient, W weight gradient; |F +B an "
+      "overlapped pair\n");
 }
 
 TEST(Grid, CellsStartWhereTheirTimeIs) {

@@ -18,8 +18,8 @@ struct Base {
   int num_microbatches;
 };
 
-const Base kBases[] = {{"1f1b", 3, 4},     {"1f1b", 1, 2},      {"zb1p", 3, 4},      {"interleaved_1f1b", 2, 4},
-                       {"dualpipe", 2, 4}, {"dualpipe", 4, 8},  {"dualpipe", 6, 12}, {"dualpipev", 1, 3},
+const Base kBases[] = {{"1f1b", 3, 4},      {"1f1b", 1, 2},     {"zb1p", 3, 4},      {"interleaved_1f1b", 2, 4},
+                       {"dualpipe", 2, 4},  {"dualpipe", 4, 8}, {"dualpipe", 6, 12}, {"dualpipev", 1, 3},
                        {"dualpipev", 2, 4}, {"dualpipev", 3, 6}};
 
 Schedule make(const Base& base) { return builtin_registry().make(base.name, {base.ranks, base.num_microbatches, 2}); }
@@ -61,8 +61,8 @@ class Mutator {
  private:
   // Moves the first REDUCE_GRAD of the row to its end.
   static void reduce_last(Row& row) {
-    const auto first = std::find_if(row.begin(), row.end(),
-                                    [](const Action& cell) { return cell.op.kind == Kind::kReduceGrad; });
+    const auto first =
+        std::find_if(row.begin(), row.end(), [](const Action& cell) { return cell.op.kind == Kind::kReduceGrad; });
     if (first != row.end()) {
       std::rotate(first, first + 1, row.end());
     }

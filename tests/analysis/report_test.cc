@@ -19,9 +19,9 @@ TEST(Report, JsonHasTheKeysAndReadsBack) {
   for (const auto& [key, value] : json.items()) {
     keys.push_back(key);
   }
-  EXPECT_THAT(keys, testing::ElementsAre("schedule", "pipeline_model_parallel_size", "num_microbatches", "makespan",
-                                         "idle", "bubble_closed_form", "peak_activations", "utilization",
-                                         "least_slots"));
+  EXPECT_THAT(keys,
+              testing::ElementsAre("schedule", "pipeline_model_parallel_size", "num_microbatches", "makespan", "idle",
+                                   "bubble_closed_form", "peak_activations", "utilization", "least_slots"));
   EXPECT_EQ(json["schedule"], "dualpipe");
   EXPECT_EQ(json["pipeline_model_parallel_size"], 8);
   EXPECT_EQ(json["num_microbatches"], 20);

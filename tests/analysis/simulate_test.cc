@@ -61,11 +61,12 @@ TEST(Simulate, AgreesWithTheSlowReference) {
     const char* name;
     int ranks;
     int num_microbatches;
-  } cases[] = {{"1f1b", 4, 7},     {"1f1b", 4, 2},       {"interleaved_1f1b", 3, 6}, {"zb1p", 4, 9},
-               {"dualpipe", 2, 4}, {"dualpipe", 8, 20},  {"dualpipe", 6, 14},        {"dualpipev", 1, 3},
+  } cases[] = {{"1f1b", 4, 7},      {"1f1b", 4, 2},      {"interleaved_1f1b", 3, 6}, {"zb1p", 4, 9},
+               {"dualpipe", 2, 4},  {"dualpipe", 8, 20}, {"dualpipe", 6, 14},        {"dualpipev", 1, 3},
                {"dualpipev", 3, 7}, {"dualpipev", 4, 10}};
-  for (const char* costs : {"forward=1", "overlapped=2.25", "forward=1,backward_input=0.5,backward_weight=1.75,latency=0.25",
-                            "forward=2,backward_input=3,backward_weight=1,overlapped=4,latency=2"}) {
+  for (const char* costs :
+       {"forward=1", "overlapped=2.25", "forward=1,backward_input=0.5,backward_weight=1.75,latency=0.25",
+        "forward=2,backward_input=3,backward_weight=1,overlapped=4,latency=2"}) {
     for (const auto& [name, ranks, num_microbatches] : cases) {
       const Schedule schedule = make(name, ranks, num_microbatches);
       const CostModel cost = parse_cost(costs);
@@ -99,8 +100,9 @@ TEST(Simulate, RefusesRanksThatWaitForEachOther) {
     simulate(schedule);
     FAIL() << "no error";
   } catch (const ScheduleError& error) {
-    EXPECT_STREQ(error.what(),
-                 "[1f1b] the ranks wait for each other: rank 0 at 0B0 needs 1B0, which never runs; see 'dualpipe check'");
+    EXPECT_STREQ(
+        error.what(),
+        "[1f1b] the ranks wait for each other: rank 0 at 0B0 needs 1B0, which never runs; see 'dualpipe check'");
   }
 }
 

@@ -181,7 +181,9 @@ struct Channel {
 bool ends_in_order(const Program& program) {
   std::map<std::pair<int, int>, Channel> channels;
   std::set<Wire> taken;
-  const auto channel_of = [&](const Wire& wire) -> Channel& { return channels[{std::get<0>(wire), std::get<1>(wire)}]; };
+  const auto channel_of = [&](const Wire& wire) -> Channel& {
+    return channels[{std::get<0>(wire), std::get<1>(wire)}];
+  };
   const auto take = [&](const Op& op) {
     const std::optional<Wire> wire = is_compute(op.kind) ? wire_of(program.placement, op) : std::nullopt;
     if (wire && channel_of(*wire).in_slots.erase(*wire) == 1) {
@@ -246,8 +248,8 @@ bool breaks_order_of_row(const Row& row, const Placement& placement) {
     }
   }
   for (const auto& [op, column] : places) {
-    const bool after_backward = is_before(places, with(op, Kind::kBackward), op) ||
-                                is_before(places, with(op, Kind::kBackwardInput), op);
+    const bool after_backward =
+        is_before(places, with(op, Kind::kBackward), op) || is_before(places, with(op, Kind::kBackwardInput), op);
     bool breaks = is_compute(op.kind) && breaks_order(places, op, placement);
     breaks |= (op.kind == Kind::kSendForward || op.kind == Kind::kRecvBackward) &&
               !is_before(places, with(op, Kind::kForward), op);

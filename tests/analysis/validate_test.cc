@@ -41,32 +41,40 @@ TEST(ValidateSchedule, SaysWhatIsWrong) {
       {"sound", {"0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"}, ""},
       {"sound with split and pair", {"0F0,0F1,0I0,0W0,0B1", "1F0,(1F1;1B0)OVERLAP_F_B,1I1,1W1"}, ""},
       // Each once, counted.
-      {"F missing", {"0F0,0F1,0B0,0B1", "1F0,1B0,1B1"},
+      {"F missing",
+       {"0F0,0F1,0B0,0B1", "1F0,1B0,1B1"},
        "order 1/2: 1B1 needs 1F1 before it\nmissing 1/-1: 1F1 stands nowhere"},
       {"B missing", {"0F0,0F1,0B0", "1F0,1B0,1F1,1B1"}, "missing 0/-1: 0B1 stands nowhere"},
       {"W missing", {"0F0,0F1,0B0,0I1", "1F0,1B0,1F1,1B1"}, "missing 0/-1: 0W1 stands nowhere"},
       {"F repeated", {"0F0,0F1,0B0,0F0,0B1", "1F0,1B0,1F1,1B1"}, "repeated 0/3: 0F0 stands more than once"},
-      {"I beside B", {"0F0,0F1,0B0,0I0,0B1", "1F0,1B0,1F1,1B1"},
+      {"I beside B",
+       {"0F0,0F1,0B0,0I0,0B1", "1F0,1B0,1F1,1B1"},
        "repeated 0/3: 0I0 is part of 0B0, which stands before"},
-      {"B beside I", {"0F0,0F1,0I0,0B0,0B1", "1F0,1B0,1F1,1B1"},
+      {"B beside I",
+       {"0F0,0F1,0I0,0B0,0B1", "1F0,1B0,1F1,1B1"},
        "repeated 0/3: 0B0 repeats the I or W that stands before\nmissing 0/-1: 0W0 stands nowhere"},
       // Order on one rank.
       {"B before F", {"0F0,0B1,0F1,0B0", "1F0,1B0,1F1,1B1"}, "order 0/1: 0B1 needs 0F1 before it"},
       {"W before I", {"0F0,0F1,0W0,0I0,0B1", "1F0,1B0,1F1,1B1"}, "order 0/2: 0W0 needs 0I0 before it"},
-      {"pair with itself", {"0F0,0F1,0B0,0B1", "(1F0;1B0)OVERLAP_F_B,1F1,1B1"},
+      {"pair with itself",
+       {"0F0,0F1,0B0,0B1", "(1F0;1B0)OVERLAP_F_B,1F1,1B1"},
        "order 1/0: 1B0 is overlapped with the F that it needs\nmissing 1/-1: 1F0 stands nowhere\n"
        "missing 1/-1: 1B0 stands nowhere"},
       // Place.
-      {"wrong rank", {"0F0,0F1,0B0,0B1,1B1", "1F0,1B0,1F1"},
+      {"wrong rank",
+       {"0F0,0F1,0B0,0B1,1B1", "1F0,1B0,1F1"},
        "wrong rank 0/4: 1B1 belongs to rank 1\nmissing 1/-1: 1B1 stands nowhere"},
       {"no such stage", {"0F0,0F1,0B0,0B1,7F0", "1F0,1B0,1F1,1B1"}, "out of range 0/4: 7F0: stages are 0..1"},
-      {"no such micro-batch", {"0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1,1F2"},
+      {"no such micro-batch",
+       {"0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1,1F2"},
        "out of range 1/4: 1F2: micro-batches are 0..1"},
-      {"communication", {"0F0,0SEND_F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"},
+      {"communication",
+       {"0F0,0SEND_F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"},
        "out of range 0/1: 0SEND_F0 is no compute action: communication is added by lowering"},
       {"rows and ranks", {"0F0,0F1,0B0,0B1"}, "out of range -1/-1: rows must be one per rank = 2, got 1"},
       // Between ranks.
-      {"deadlock", {"0F0,0B0,0F1,0B1", "1F1,1F0,1B0,1B1"},
+      {"deadlock",
+       {"0F0,0B0,0F1,0B1", "1F1,1F0,1B0,1B1"},
        "deadlock 0/1: rank 0 waits at 0B0 for 1B0 of rank 1; rank 1 waits at 1F1 for 0F1 of rank 0"},
   };
   for (const auto& [name, rows, violations] : cases) {
@@ -183,18 +191,24 @@ TEST(ValidateProgram, NamesTheEdgeThatIsPostedInAnotherOrder) {
 }
 
 TEST(ValidateProgram, FindsReceivesThatArePostedTooLate) {
-  Program program{"hand", Placement::loop(2), 1, 2,
-                  {parse_row("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0"),
-                   parse_row("1F0,1RECV_F0,1B0,1SEND_B0,1WAIT_SEND_B0")},
-                  {}};
+  Program program{
+      "hand",
+      Placement::loop(2),
+      1,
+      2,
+      {parse_row("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0"), parse_row("1F0,1RECV_F0,1B0,1SEND_B0,1WAIT_SEND_B0")},
+      {}};
   EXPECT_EQ(print(validate(program)), "deadlock 1/0: rank 1 waits at 1F0 for a receive that its own row posts later");
 }
 
 TEST(ValidateProgram, FindsWaitsThatNobodyEnds) {
-  Program program{"hand", Placement::loop(2), 1, 2,
-                  {parse_row("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0"),
-                   parse_row("1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0")},
-                  {}};
+  Program program{
+      "hand",
+      Placement::loop(2),
+      1,
+      2,
+      {parse_row("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0"), parse_row("1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0")},
+      {}};
   EXPECT_EQ(print(validate(program)), "");
   program.rows[0] = parse_row("0F0,0SEND_F0,0WAIT_SEND_F0,0RECV_B0,0B0");
   EXPECT_EQ(print(validate(program)), "");
@@ -204,7 +218,10 @@ TEST(ValidateProgram, FindsWaitsThatNobodyEnds) {
 }
 
 TEST(ValidateProgram, CountsSlots) {
-  Program program{"hand", Placement::loop(2), 2, 1,
+  Program program{"hand",
+                  Placement::loop(2),
+                  2,
+                  1,
                   {parse_row("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0WAIT_SEND_F0,0WAIT_SEND_F1"),
                    parse_row("1RECV_F0,1RECV_F1,1F1,1F0,1B0,1SEND_B0,1B1,1SEND_B1,1WAIT_SEND_B0,1WAIT_SEND_B1")},
                   {}};

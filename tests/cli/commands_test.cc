@@ -14,12 +14,13 @@ using testing::StartsWith;
 TEST(Check, SaysWhatWasChecked) {
   const Outcome run = run_dualpipe("check tests/golden/dualpipe_r8_m20.csv");
   EXPECT_EQ(run.exit_code, 0);
-  EXPECT_EQ(run.out,
-            "tests/golden/dualpipe_r8_m20.csv: ok\n"
-            "  8 ranks, 8 stages on two ranks each, 20 micro-batches\n"
-            "  every F, B, I and W stands once, on its rank, in an order that can run\n"
-            "  lowered: no deadlock under tagged rendezvous, nor under in-order channels with 2 slots per directed edge\n"
-            "  least slots per directed edge: 2\n");
+  EXPECT_EQ(
+      run.out,
+      "tests/golden/dualpipe_r8_m20.csv: ok\n"
+      "  8 ranks, 8 stages on two ranks each, 20 micro-batches\n"
+      "  every F, B, I and W stands once, on its rank, in an order that can run\n"
+      "  lowered: no deadlock under tagged rendezvous, nor under in-order channels with 2 slots per directed edge\n"
+      "  least slots per directed edge: 2\n");
   EXPECT_THAT(run.err, IsEmpty());
 }
 
@@ -28,11 +29,12 @@ TEST(Check, MarksTheFirstViolation) {
   const std::string path = folder.write("bad.csv", "0F0,0F1,0B1,0B0\n1F0,1B0,1B1,1F1\n");
   const Outcome run = run_dualpipe("check " + path);
   EXPECT_EQ(run.exit_code, 1);
-  EXPECT_EQ(run.out, path + ": order at rank 1, column 2: 1B1 needs 1F1 before it\n"
-                            "\n"
-                            "column     0    1    2    3\n"
-                            "rank 0     0F0  0F1  0B1  0B0\n"
-                            "rank 1     1F0  1B0 >1B1< 1F1\n");
+  EXPECT_EQ(run.out, path +
+                         ": order at rank 1, column 2: 1B1 needs 1F1 before it\n"
+                         "\n"
+                         "column     0    1    2    3\n"
+                         "rank 0     0F0  0F1  0B1  0B0\n"
+                         "rank 1     1F0  1B0 >1B1< 1F1\n");
 }
 
 TEST(Check, FindsADroppedAndARepeatedCell) {
@@ -40,7 +42,8 @@ TEST(Check, FindsADroppedAndARepeatedCell) {
   const Outcome dropped = run_dualpipe("check " + folder.write("dropped.csv", "0F0,0F1,0B0\n1F0,1B0,1F1,1B1\n"));
   EXPECT_EQ(dropped.exit_code, 1);
   EXPECT_THAT(dropped.out, HasSubstr("missing at rank 0: 0B1 stands nowhere\n"));
-  const Outcome repeated = run_dualpipe("check " + folder.write("repeated.csv", "0F0,0F1,0B0,0B1,0B1\n1F0,1B0,1F1,1B1\n"));
+  const Outcome repeated =
+      run_dualpipe("check " + folder.write("repeated.csv", "0F0,0F1,0B0,0B1,0B1\n1F0,1B0,1F1,1B1\n"));
   EXPECT_EQ(repeated.exit_code, 1);
   EXPECT_THAT(repeated.out, HasSubstr("repeated at rank 0, column 4: 0B1 stands more than once\n"));
 }

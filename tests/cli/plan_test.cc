@@ -28,15 +28,16 @@ TEST(Plan, JsonHasTheFigures) {
 }
 
 TEST(Plan, CostsChangeTheFigures) {
-  const Outcome run = run_dualpipe(
-      std::string(kDualpipe) +
-      "--cost forward=1,backward_input=1,backward_weight=1,overlapped=2.25,latency=0 --format json");
+  const Outcome run =
+      run_dualpipe(std::string(kDualpipe) +
+                   "--cost forward=1,backward_input=1,backward_weight=1,overlapped=2.25,latency=0 --format json");
   EXPECT_EQ(nlohmann::json::parse(run.out)["makespan"], 55.5);
 }
 
 TEST(Plan, TakesTheOtherSpellings) {
   const std::string json = run_dualpipe(std::string(kDualpipe) + "--format json").out;
-  EXPECT_EQ(run_dualpipe("plan --schedule dualpipe --pipeline-parallel-size 8 --num-microbatches 20 --format json").out, json);
+  EXPECT_EQ(run_dualpipe("plan --schedule dualpipe --pipeline-parallel-size 8 --num-microbatches 20 --format json").out,
+            json);
   EXPECT_EQ(run_dualpipe("plan -s dualpipe -P 8 -M 20 --format json").out, json);
 }
 
@@ -146,7 +147,8 @@ TEST(FieldReport40, ThePlanStatesTheMemoryBound) {
 }
 
 TEST(FieldReport77, ThePlanPrintsTheTimesAndTheBubbleFromThem) {
-  const Outcome run = run_dualpipe(std::string(kDualpipe) + "--cost forward=1,backward_input=1,backward_weight=1,overlapped=3");
+  const Outcome run =
+      run_dualpipe(std::string(kDualpipe) + "--cost forward=1,backward_input=1,backward_weight=1,overlapped=3");
   EXPECT_THAT(run.out, HasSubstr("costs             forward 1, backward_input 1, backward_weight 1 (so B = 2), "
                                  "overlapped 3, latency 0\n"));
   EXPECT_THAT(run.out, HasSubstr("makespan          66\n"));
@@ -164,7 +166,8 @@ TEST(FieldReport80, EveryShapeIsDrawn) {
   for (const char* name : {"1f1b", "zb1p"}) {
     for (const int ranks : {1, 2, 4}) {
       for (const int num_microbatches : {1, 64}) {
-        const std::string shape = std::string(name) + " -P " + std::to_string(ranks) + " -M " + std::to_string(num_microbatches);
+        const std::string shape =
+            std::string(name) + " -P " + std::to_string(ranks) + " -M " + std::to_string(num_microbatches);
         const Outcome run = run_dualpipe("plan --schedule " + shape);
         EXPECT_EQ(run.exit_code, 0) << shape;
         EXPECT_THAT(run.out, HasSubstr("rank " + std::to_string(ranks - 1) + " ")) << shape;

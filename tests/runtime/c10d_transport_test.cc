@@ -33,9 +33,9 @@ TEST(C10dTransport, UsesOneGroupPerDirectedEdgeAndChannel) {
       return groups;
     };
     const auto transport = make_c10d_transport(rank.group, options);
-    EXPECT_THAT(asked, ElementsAre("0 to 1 (channel 0)", "1 to 0 (channel 0)", "1 to 2 (channel 0)",
-                                   "2 to 1 (channel 0)", "0 to 2 (channel 1)", "0 to 2 (channel 2)",
-                                   "2 to 0 (channel 1)", "2 to 0 (channel 2)"));
+    EXPECT_THAT(asked,
+                ElementsAre("0 to 1 (channel 0)", "1 to 0 (channel 0)", "1 to 2 (channel 0)", "2 to 1 (channel 0)",
+                            "0 to 2 (channel 1)", "0 to 2 (channel 2)", "2 to 0 (channel 1)", "2 to 0 (channel 2)"));
     EXPECT_EQ(mine.size(), rank.index == 1 ? 4u : 6u);
     if (rank.index == 1) {
       EXPECT_THROW(transport->send(0, kMirror, {number(0)}), std::logic_error);
@@ -98,12 +98,14 @@ TEST(C10dTransport, SaysWhereNcclIsNotBuiltIn) {
   } catch (const ScheduleError& error) {
     message = error.what();
   }
-  EXPECT_EQ(message, nccl_is_built_in() ? ""
-                                        : "[process_group] NCCL is not built in: configure with -DDUALPIPE_WITH_CUDA=ON "
-                                          "(preset cuda), or use a gloo group");
+  EXPECT_EQ(message, nccl_is_built_in()
+                         ? ""
+                         : "[process_group] NCCL is not built in: configure with -DDUALPIPE_WITH_CUDA=ON "
+                           "(preset cuda), or use a gloo group");
 }
 
-// The pipeline's first message is the very first communication on a group of 4 of the 6 ranks; the other two go their way.
+// The pipeline's first message is the very first communication on a group of 4 of the 6 ranks; the other two go their
+// way.
 TEST(C10dTransport, FieldReport17FirstMessageOnASubGroup) {
   for (int start = 0; start < 30; ++start) {
     run_gloo_ranks(6, [&](Rank& rank) {

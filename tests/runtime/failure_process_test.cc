@@ -84,10 +84,11 @@ void expect_death_of_rank_3_is_noticed(const std::vector<Outcome>& outcomes) {
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(outcomes[rank].exit_code, 1) << outcomes[rank].to_string();
     EXPECT_LT(outcomes[rank].seconds - outcomes[3].seconds, kBound) << outcomes[rank].to_string();
-    EXPECT_THAT(outcomes[rank].err,
-                StartsWith("error: rank " + std::to_string(rank) +
-                           " stops: rank 3 failed in its process: rank 2, receive 0 from rank 3 (channel 0): the link is "
-                           "broken: "));
+    EXPECT_THAT(
+        outcomes[rank].err,
+        StartsWith("error: rank " + std::to_string(rank) +
+                   " stops: rank 3 failed in its process: rank 2, receive 0 from rank 3 (channel 0): the link is "
+                   "broken: "));
   }
 }
 
@@ -105,9 +106,7 @@ DUALPIPE_PROCESS_BODY(says_who_it_is) {
   std::printf("%d of %d: %s\n", process.rank, process.size, process.args.at(0).c_str());
 }
 
-DUALPIPE_PROCESS_BODY(never_ends) {
-  std::this_thread::sleep_for(std::chrono::hours(process.size));
-}
+DUALPIPE_PROCESS_BODY(never_ends) { std::this_thread::sleep_for(std::chrono::hours(process.size)); }
 
 TEST(RunProcesses, RunsABodyPerRankAndCollectsWhatItPrints) {
   const auto outcomes = run_processes(2, "says_who_it_is", {"an argument with spaces"});

@@ -93,7 +93,8 @@ TEST_P(EveryChannel, KeepsTheFirstRecordForAll) {
 }
 
 TEST_P(EveryChannel, CarriesAnyText) {
-  const FailureRecord awkward{1, "(0F7;3B2)OVERLAP_F_B\\n", "first line\nsecond \\ line\n\n\ttab, \"quotes\", \\n, \xc3\xa9"};
+  const FailureRecord awkward{1, "(0F7;3B2)OVERLAP_F_B\\n",
+                              "first line\nsecond \\ line\n\n\ttab, \"quotes\", \\n, \xc3\xa9"};
   const auto channels = GetParam().make();
   channels[0]->record(awkward);
   EXPECT_THAT(channels[1]->first(), Optional(awkward));
@@ -160,7 +161,8 @@ TEST(Watchdog, LeavesAHealthyChannelAlone) {
   std::atomic<int> calls = 0;
   const auto start = std::chrono::steady_clock::now();
   {
-    const Watchdog watchdog(channel, [&](const FailureRecord&) { ++calls; }, std::chrono::hours(1));
+    const Watchdog watchdog(
+        channel, [&](const FailureRecord&) { ++calls; }, std::chrono::hours(1));
     std::this_thread::sleep_for(milliseconds(20));
   }
   EXPECT_EQ(calls, 0);
@@ -187,14 +189,13 @@ TEST(RunRanks, RethrowsTheFirstExceptionWithItsRank) {
 
 TEST(RunRanks, SaysWhoDidNotComeBack) {
   try {
-    run_ranks(
-        3,
-        [](Rank& rank) {
-          if (rank.index != 1) {
-            rank.transport->receive(1, 0, {at::Tensor(at::zeros({1}))})->wait();
-          }
-        },
-        {.bound = milliseconds(200)});
+    run_ranks(3,
+              [](Rank& rank) {
+                if (rank.index != 1) {
+                  rank.transport->receive(1, 0, {at::Tensor(at::zeros({1}))})->wait();
+                }
+              },
+              {.bound = milliseconds(200)});
     FAIL() << "nothing was thrown";
   } catch (const std::runtime_error& error) {
     EXPECT_STREQ(error.what(), "of 3 ranks these did not come back within 200 ms: 0, 2");
@@ -203,9 +204,8 @@ TEST(RunRanks, SaysWhoDidNotComeBack) {
 
 TEST(RunRanksDeathTest, EndsTheProcessWhereAnAbortDoesNotWakeARank) {
   const auto stuck = [] {
-    run_ranks(
-        2, [](Rank& rank) { std::this_thread::sleep_for(std::chrono::seconds(rank.index * 100)); },
-        {.bound = milliseconds(100), .grace = milliseconds(100)});
+    run_ranks(2, [](Rank& rank) { std::this_thread::sleep_for(std::chrono::seconds(rank.index * 100)); },
+              {.bound = milliseconds(100), .grace = milliseconds(100)});
   };
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_DEATH(stuck(), "of 2 ranks these did not come back within 100 ms: 1; after an abort still: 1");

@@ -19,15 +19,23 @@ TEST(LoopbackTransport, NamesBothSidesOfAMismatch) {
     const char* error;
   };
   const std::vector<Case> cases{
-      {"count", {torch::zeros({2, 3}), torch::zeros({4}, at::kLong)}, {torch::zeros({2, 3})},
+      {"count",
+       {torch::zeros({2, 3}), torch::zeros({4}, at::kLong)},
+       {torch::zeros({2, 3})},
        "message 0 from rank 0 to rank 1 (channel 0): the sender gave float32[2, 3], int64[4], the receiver expected "
        "float32[2, 3]"},
-      {"shape", {torch::zeros({2, 3})}, {torch::zeros({3, 2})},
+      {"shape",
+       {torch::zeros({2, 3})},
+       {torch::zeros({3, 2})},
        "message 0 from rank 0 to rank 1 (channel 0): the sender gave float32[2, 3], the receiver expected "
        "float32[3, 2]"},
-      {"dtype", {torch::zeros({2}, at::kBFloat16)}, {torch::zeros({2}, at::kHalf)},
+      {"dtype",
+       {torch::zeros({2}, at::kBFloat16)},
+       {torch::zeros({2}, at::kHalf)},
        "message 0 from rank 0 to rank 1 (channel 0): the sender gave bfloat16[2], the receiver expected float16[2]"},
-      {"nothing", {}, {torch::zeros({2}, at::kBool)},
+      {"nothing",
+       {},
+       {torch::zeros({2}, at::kBool)},
        "message 0 from rank 0 to rank 1 (channel 0): the sender gave nothing, the receiver expected bool[2]"},
   };
   for (const Case& row : cases) {

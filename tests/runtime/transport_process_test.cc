@@ -1,6 +1,6 @@
 #include <gmock/gmock.h>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/types.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <thread>
 

@@ -151,8 +151,8 @@ TEST_P(EveryTransport, SendsWhatRequiresGradWithoutRecordingIt) {
 TEST_P(EveryTransport, KeepsChannelsAndDirectionsApart) {
   run(2, [](Rank& rank) {
     const int peer = 1 - rank.index;
-    const std::vector<int> mine = rank.index == 0 ? std::vector{kPipeline, kMirror, kOther}
-                                                  : std::vector{kOther, kPipeline, kMirror};
+    const std::vector<int> mine =
+        rank.index == 0 ? std::vector{kPipeline, kMirror, kOther} : std::vector{kOther, kPipeline, kMirror};
     std::vector<std::unique_ptr<Transfer>> sends;
     for (int i = 0; i < 8; ++i) {
       for (const int channel : mine) {
@@ -175,39 +175,41 @@ TEST_P(EveryTransport, KeepsChannelsAndDirectionsApart) {
 // The steady state of a pipeline: two receives posted ahead on each of the four directed edges of a middle rank.
 TEST_P(EveryTransport, CarriesARingWithTwoSlotsPerEdge) {
   constexpr int kMessages = 40;
-  run(4, [](Rank& rank) {
-    const int next = (rank.index + 1) % 4;
-    const int previous = (rank.index + 3) % 4;
-    std::vector<std::unique_ptr<Transfer>> sends;
-    struct Slot {
-      at::Tensor forward = number(-1);
-      at::Tensor backward = number(-1);
-      std::unique_ptr<Transfer> from_previous;
-      std::unique_ptr<Transfer> from_next;
-    };
-    std::vector<Slot> slots(2);
-    const auto post = [&](Slot& slot) {
-      slot.from_previous = rank.transport->receive(previous, kPipeline, {slot.forward});
-      slot.from_next = rank.transport->receive(next, kPipeline, {slot.backward});
-    };
-    post(slots[0]);
-    post(slots[1]);
-    for (int i = 0; i < kMessages; ++i) {
-      sends.push_back(rank.transport->send(next, kPipeline, {number(100 * rank.index + i)}));
-      sends.push_back(rank.transport->send(previous, kPipeline, {number(-100 * rank.index - i)}));
-      Slot& slot = slots[i % 2];
-      slot.from_next->wait();
-      slot.from_previous->wait();
-      EXPECT_TRUE(slot.forward.equal(number(100 * previous + i)));
-      EXPECT_TRUE(slot.backward.equal(number(-100 * next - i)));
-      if (i + 2 < kMessages) {
-        post(slot);
-      }
-    }
-    for (auto& send : sends) {
-      send->wait();
-    }
-  }, {.bound = milliseconds(60000), .timeout = milliseconds(50000), .delay = {}});
+  run(4,
+      [](Rank& rank) {
+        const int next = (rank.index + 1) % 4;
+        const int previous = (rank.index + 3) % 4;
+        std::vector<std::unique_ptr<Transfer>> sends;
+        struct Slot {
+          at::Tensor forward = number(-1);
+          at::Tensor backward = number(-1);
+          std::unique_ptr<Transfer> from_previous;
+          std::unique_ptr<Transfer> from_next;
+        };
+        std::vector<Slot> slots(2);
+        const auto post = [&](Slot& slot) {
+          slot.from_previous = rank.transport->receive(previous, kPipeline, {slot.forward});
+          slot.from_next = rank.transport->receive(next, kPipeline, {slot.backward});
+        };
+        post(slots[0]);
+        post(slots[1]);
+        for (int i = 0; i < kMessages; ++i) {
+          sends.push_back(rank.transport->send(next, kPipeline, {number(100 * rank.index + i)}));
+          sends.push_back(rank.transport->send(previous, kPipeline, {number(-100 * rank.index - i)}));
+          Slot& slot = slots[i % 2];
+          slot.from_next->wait();
+          slot.from_previous->wait();
+          EXPECT_TRUE(slot.forward.equal(number(100 * previous + i)));
+          EXPECT_TRUE(slot.backward.equal(number(-100 * next - i)));
+          if (i + 2 < kMessages) {
+            post(slot);
+          }
+        }
+        for (auto& send : sends) {
+          send->wait();
+        }
+      },
+      {.bound = milliseconds(60000), .timeout = milliseconds(50000), .delay = {}});
 }
 
 TEST_P(EveryTransport, MovesBigMessagesBothWays) {
@@ -315,8 +317,7 @@ TEST_P(EveryTransport, AbortWakesTheWaitAndFailsWhatFollowsAtOnce) {
 }
 
 TEST_P(EveryTransport, ATimeoutNamesPeerChannelMessageAndTime) {
-  run(
-      2,
+  run(2,
       [](Rank& rank) {
         if (rank.index == 1) {
           rank.transport->send(0, kMirror, {number(0)})->wait();
@@ -325,8 +326,7 @@ TEST_P(EveryTransport, ATimeoutNamesPeerChannelMessageAndTime) {
         }
         rank.transport->receive(1, kMirror, {number(0)})->wait();
         auto late = rank.transport->receive(1, kMirror, {number(0)});
-        EXPECT_EQ(error_of([&] { late->wait(); }),
-                  "rank 0, receive 1 from rank 1 (channel 1): timed out after 300 ms");
+        EXPECT_EQ(error_of([&] { late->wait(); }), "rank 0, receive 1 from rank 1 (channel 1): timed out after 300 ms");
       },
       {.bound = milliseconds(60000), .timeout = milliseconds(300), .delay = {}});
 }

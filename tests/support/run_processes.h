@@ -9,9 +9,9 @@
 //     EXPECT_EQ(outcomes[1].signal, SIGKILL);
 //   }
 //
-// A body that returns exits with 0 by way of return from main; one that throws prints "error: <message>" and exits with 1.
-// A TCPStore on a free port, hosted by the calling test, is theirs to meet. Children end with the thread that started
-// them; those that are not back within the bound are killed, which their outcome says.
+// A body that returns exits with 0 by way of return from main; one that throws prints "error: <message>" and exits
+// with 1. A TCPStore on a free port, hosted by the calling test, is theirs to meet. Children end with the thread that
+// started them; those that are not back within the bound are killed, which their outcome says.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -40,8 +40,8 @@ struct Process {
 struct Outcome {
   std::optional<int> exit_code;  // Nothing if a signal ended it.
   std::optional<int> signal;
-  bool late = false;             // Killed at the bound.
-  double seconds = 0;            // From the start of all to its end.
+  bool late = false;   // Killed at the bound.
+  double seconds = 0;  // From the start of all to its end.
   std::string out;
   std::string err;
 
@@ -68,8 +68,7 @@ struct ProcessBodyRegistration {
 
 }  // namespace dualpipe
 
-#define DUALPIPE_PROCESS_BODY(name)                                                                    \
-  static void process_body_##name(const ::dualpipe::Process& process);                                 \
-  static const ::dualpipe::ProcessBodyRegistration process_body_registration_##name(#name,             \
-                                                                                   process_body_##name); \
+#define DUALPIPE_PROCESS_BODY(name)                                                                              \
+  static void process_body_##name(const ::dualpipe::Process& process);                                           \
+  static const ::dualpipe::ProcessBodyRegistration process_body_registration_##name(#name, process_body_##name); \
   static void process_body_##name([[maybe_unused]] const ::dualpipe::Process& process)

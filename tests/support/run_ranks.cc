@@ -38,7 +38,10 @@ std::vector<Rank> loopback_ranks(int count, const RunOptions& options) {
 class Crew {
  public:
   Crew(std::vector<Rank> ranks, RankBody body, bool abort_others)
-      : ranks_(std::move(ranks)), body_(std::move(body)), abort_others_(abort_others), errors_(ranks_.size()),
+      : ranks_(std::move(ranks)),
+        body_(std::move(body)),
+        abort_others_(abort_others),
+        errors_(ranks_.size()),
         back_(ranks_.size()) {}
 
   void run(std::chrono::milliseconds bound, std::chrono::milliseconds grace) {

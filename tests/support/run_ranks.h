@@ -5,9 +5,10 @@
 //   run_ranks(4, [](Rank& rank) { ... });        // Over loopback.
 //   run_gloo_ranks(4, [](Rank& rank) { ... });   // Over a Gloo group that each thread makes on 127.0.0.1.
 //
-// The first exception is rethrown as a RankError, nested in it the original; a rank that throws, or that an ASSERT_ ends,
-// aborts the others' transports so that nobody hangs. Ranks that are not back within the bound make the call fail with
-// their numbers; those that abort() does not wake either end the process, since a thread cannot be ended from outside.
+// The first exception is rethrown as a RankError, nested in it the original; a rank that throws, or that an ASSERT_
+// ends, aborts the others' transports so that nobody hangs. Ranks that are not back within the bound make the call fail
+// with their numbers; those that abort() does not wake either end the process, since a thread cannot be ended from
+// outside.
 #pragma once
 
 #include <chrono>

@@ -1,0 +1,79 @@
+"""The small examples, run as a user runs them: a process per rank. They compare themselves with one process.
+
+    examples_test.py BIN_FOLDER REPOSITORY
+"""
+
+import importlib.util
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+
+BOUND_S = 100
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run_ranks(program, ranks):
+    """Output of all ranks; fails where one does not end with 0."""
+    common = dict(os.environ, WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    processes = [
+        subprocess.Popen([program], env=dict(common, RANK=str(rank)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                         text=True)
+        for rank in range(ranks)
+    ]
+    outputs = []
+    try:
+        for process in processes:
+            outputs.append(process.communicate(timeout=BOUND_S)[0])
+    finally:
+        for process in processes:
+            process.kill()
+    for rank, process in enumerate(processes):
+        assert process.returncode == 0, f"rank {rank} ended with {process.returncode}: {outputs[rank]}"
+    return outputs
+
+
+def check_example(bin_folder, name, ranks):
+    for output in run_ranks(bin_folder / name, ranks):
+        assert re.search(r"\d+ of \d+ pairs overlapped: passed", output), output
+        assert not re.search(r"\b0 of 0 pairs", output), output
+
+
+def check_readme(repository):
+    source = (repository / "examples/embedding/main.cc").read_text()
+    assert len(source.splitlines()) < 40, "the embedding is to stay under 40 lines"
+    assert f"```cpp\n{source}```" in (repository / "README.md").read_text(), "README.md shows examples/embedding/main.cc"
+
+
+def check_embedding(bin_folder):
+    """Its store is hosted by torchrun's agent."""
+    output = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(free_port()),
+         "--no-python", str(bin_folder / "embedding")],
+        capture_output=True, text=True, timeout=BOUND_S, check=True).stdout
+    losses = [float(loss) for loss in re.findall(r"step \d+: loss (\S+)", output)]
+    assert len(losses) == 20 and losses[-1] < 0.1 * losses[0], output
+
+
+def main():
+    bin_folder, repository = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    for ranks in (2, 4):
+        check_example(bin_folder, "example_dualpipe", ranks)
+        check_example(bin_folder, "example_dualpipev", ranks)
+    check_readme(repository)
+    if importlib.util.find_spec("torch") is None:
+        print("the embedding was not run: this Python has no torchrun (TORCH_DIR is in use)")
+    else:
+        check_embedding(bin_folder)
+    print("examples: all passed")
+
+
+if __name__ == "__main__":
+    main()

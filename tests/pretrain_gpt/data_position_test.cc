@@ -1,0 +1,126 @@
+#include "examples/pretrain_gpt/data/data_position.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "examples/pretrain_gpt/data/indexed_writer.h"
+#include "examples/pretrain_gpt/error.h"
+
+namespace pretrain_gpt {
+namespace {
+
+class DataPositionTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (std::filesystem::temp_directory_path() / "pretrain_gpt_position_XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    config_.data_path = folder_ + "/d";
+    config_.seq_length = 4;
+    config_.micro_batch_size = 2;
+    config_.global_batch_size = 6;
+    std::vector<std::uint8_t> tokens(201);
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      tokens[i] = static_cast<std::uint8_t>(i % 10 == 9 ? 0 : i);
+    }
+    IndexedWriter writer(config_.data_path);
+    writer.add_document(tokens);
+    writer.finish();
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::string folder_;
+  Config config_;
+};
+
+TEST_F(DataPositionTest, LabelsAreTheTokensThatFollow) {
+  const TrainingData data = open_training_data(config_);
+  const MicroBatch batch = data.training->read(0);
+  EXPECT_EQ(batch.tokens.sizes(), (std::vector<std::int64_t>{2, 4}));
+  EXPECT_TRUE(at::equal(batch.tokens.narrow(1, 1, 3), batch.labels.narrow(1, 0, 3)));
+  EXPECT_TRUE(at::equal(batch.loss_mask, at::ones({2, 4})));
+}
+
+TEST_F(DataPositionTest, AMicroBatchIsTheSameInAnyOrderAndHoldsTheNextSamples) {
+  const TrainingData one = open_training_data(config_), other = open_training_data(config_);
+  const MicroBatch last = one.training->read(2), first = one.training->read(0);
+  EXPECT_TRUE(at::equal(other.training->read(0).tokens, first.tokens));
+  EXPECT_TRUE(at::equal(other.training->read(2).tokens, last.tokens));
+  config_.micro_batch_size = 1;  // The same samples, cut another way.
+  const TrainingData finer = open_training_data(config_);
+  EXPECT_TRUE(at::equal(at::cat({finer.training->read(4).tokens, finer.training->read(5).tokens}), last.tokens));
+}
+
+TEST_F(DataPositionTest, CanBeSavedAndSet) {
+  const TrainingData run = open_training_data(config_), resumed = open_training_data(config_);
+  run.training->advance();
+  run.training->advance();
+  EXPECT_EQ(run.training->consumed_samples(), 12);
+  resumed.training->set_consumed_samples(12);
+  EXPECT_TRUE(at::equal(run.training->read(1).tokens, resumed.training->read(1).tokens));
+}
+
+// 50 samples in steps of 6: the last step of a pass takes the first samples of the next.
+TEST_F(DataPositionTest, FieldReport56GoesOnWithTheNextPass) {
+  config_.split = "1";
+  const TrainingData data = open_training_data(config_);
+  EXPECT_EQ(data.training->size(), 50);
+  data.training->set_consumed_samples(48);
+  const MicroBatch across = data.training->read(1);
+  data.training->set_consumed_samples(50);
+  EXPECT_TRUE(at::equal(across.tokens, data.training->read(0).tokens));
+}
+
+TEST_F(DataPositionTest, MasksTheEndOfADocument) {
+  config_.eod_mask_loss = true;
+  const TrainingData data = open_training_data(config_);
+  const MicroBatch batch = data.training->read(0);
+  EXPECT_TRUE(at::equal(batch.loss_mask, batch.labels.ne(0).to(at::kFloat)));
+}
+
+TEST_F(DataPositionTest, TrainingAndValidationShareNoSample) {
+  config_.split = "4,1";
+  config_.eval_interval = 1;
+  const TrainingData data = open_training_data(config_);
+  EXPECT_EQ(data.training->size(), 40);
+  EXPECT_EQ(data.validation->size(), 10);
+  for (int k = 0; k < 5; ++k) {
+    EXPECT_TRUE(data.validation->read(k).tokens.select(1, 0).ge(160).all().item<bool>());
+  }
+}
+
+std::string refusal(const Config& config) {
+  try {
+    open_training_data(config).training->read(0);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST_F(DataPositionTest, RefusesDataThatDoesNotFit) {
+  Config config = config_;
+  config.vocab_size = 1;
+  EXPECT_NE(refusal(config).find("[vocab_size] must be above every token of the data, got 1 with token "),
+            std::string::npos);
+  config = config_;
+  config.seq_length = 201;
+  EXPECT_EQ(refusal(config),
+            "[data_path] " + config_.data_path +
+                " must hold at least one training sample of seq_length + 1 = 202 tokens with split 99,1, "
+                "got 201 tokens; give it more text, or a smaller seq_length");
+  config = config_;
+  config.split = "1,0";
+  config.eval_interval = 1;
+  EXPECT_NE(refusal(config).find("at least one validation sample"), std::string::npos);
+  config.data_path = "";
+  EXPECT_EQ(refusal(config),
+            "[data_path] must name an indexed data set, got nothing; for example data_path: data/text, made with "
+            "`pretrain_gpt prepare-data --input FILES --output data/text`");
+}
+
+}  // namespace
+}  // namespace pretrain_gpt

@@ -1,0 +1,106 @@
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "examples/pretrain_gpt/iteration_record.h"
+#include "examples/pretrain_gpt/train_log.h"
+
+namespace pretrain_gpt {
+namespace {
+
+IterationRecord record_of(std::int64_t iteration, double loss) {
+  IterationRecord record;
+  record.iteration = iteration;
+  record.consumed_samples = 8 * iteration;
+  record.lm_loss = loss;
+  record.grad_norm = 0.1 + 0.2;
+  record.lr = 1e-3;
+  record.ms = 100;
+  record.tokens_per_second = 5120;
+  return record;
+}
+
+TEST(MegatronLine, HasMeansOfItsSteps) {
+  Config config;
+  config.global_batch_size = 8;
+  LogInterval interval;
+  interval.add(record_of(9, 2));
+  interval.add(record_of(10, 4));
+  EXPECT_EQ(
+      megatron_line(interval, config),
+      " iteration       10/     200 | consumed samples:           80 | elapsed time per iteration (ms): 100.0 | "
+      "tokens per second: 5120 | learning rate: 1.000000E-03 | global batch size:     8 | lm loss: 3.000000E+00 | "
+      "grad norm: 0.300 | number of skipped iterations:   0 |");
+}
+
+TEST(MegatronLine, CountsSkippedStepsAndHasTheValidationLoss) {
+  LogInterval interval;
+  IterationRecord record = record_of(1, 2);
+  record.skipped = true;
+  record.validation_loss = 1.5;
+  interval.add(record);
+  const std::string line = megatron_line(interval, Config{});
+  EXPECT_TRUE(line.ends_with("number of skipped iterations:   1 | validation loss: 1.500000E+00 |")) << line;
+}
+
+TEST(MetricsLine, KeepsAllDigits) {
+  const auto json = nlohmann::json::parse(metrics_line(record_of(3, 1.0 / 3)));
+  EXPECT_EQ(json.size(), 6);
+  EXPECT_EQ(json.at("iteration"), 3);
+  EXPECT_EQ(json.at("lm_loss").get<double>(), 1.0 / 3);
+  EXPECT_EQ(json.at("grad_norm").get<double>(), 0.1 + 0.2);
+  EXPECT_EQ(json.at("lr").get<double>(), 1e-3);
+  EXPECT_EQ(json.at("ms").get<double>(), 100);
+  EXPECT_EQ(json.at("tokens_per_second").get<double>(), 5120);
+}
+
+TEST(MetricsLine, SaysWhereAStepWasSkipped) {
+  IterationRecord record = record_of(3, 1);
+  record.grad_norm = std::numeric_limits<double>::quiet_NaN();
+  record.skipped = true;
+  const auto json = nlohmann::json::parse(metrics_line(record));
+  EXPECT_TRUE(json.at("grad_norm").is_null());
+  EXPECT_EQ(json.at("skipped"), true);
+}
+
+TEST(ProgressBar, FillsUp) {
+  EXPECT_EQ(progress_bar(0, 200, 4), "[    ]   0%  0/200");
+  EXPECT_EQ(progress_bar(100, 200, 4), "[██  ]  50%  100/200");
+  EXPECT_EQ(progress_bar(200, 200, 4), "[████] 100%  200/200");
+}
+
+TEST(TrainLog, WritesEveryStepAndALinePerInterval) {
+  std::string folder = (std::filesystem::temp_directory_path() / "pretrain_gpt_log_XXXXXX").string();
+  Config config;
+  config.output_dir = ::mkdtemp(folder.data());
+  config.train_iters = 5;
+  config.log_interval = 2;
+  std::FILE* stream = std::tmpfile();
+  TrainLog log(config, stream);
+  for (int iteration = 1; iteration <= 5; ++iteration) {
+    log.add(record_of(iteration, 1));
+  }
+  std::rewind(stream);
+  int lines = 0;
+  for (int letter; (letter = std::fgetc(stream)) != EOF;) {
+    EXPECT_NE(letter, '\x1b');
+    lines += letter == '\n' ? 1 : 0;
+  }
+  EXPECT_EQ(lines, 3);  // After steps 2, 4 and the last.
+  std::ifstream metrics(log.metrics_path());
+  int steps = 0;
+  for (std::string line; std::getline(metrics, line);) {
+    EXPECT_EQ(nlohmann::json::parse(line).at("iteration"), ++steps);
+  }
+  EXPECT_EQ(steps, 5);
+  std::fclose(stream);
+  std::filesystem::remove_all(config.output_dir);
+}
+
+}  // namespace
+}  // namespace pretrain_gpt
