@@ -16,6 +16,7 @@ help:  ## This list
 	@echo
 	@echo '  PRESET=cpu|asan|cuda|pure   which build (default cpu); programs are in build/<preset>/bin'
 	@echo '  TORCH_DIR=<dir>             a LibTorch 2.11 or newer that is already there, instead of the wheel'
+	@echo '  CMAKE_ARGS=-D<name>=<value> more for the configure step'
 
 train: configure  ## Train a small GPT in 4 processes [CONFIG=configs/gpt_tiny.yaml] [ARGS='--set lr=1e-3']
 	@cmake --build $(BUILD) -j $(JOBS) --target pretrain_gpt
@@ -31,10 +32,10 @@ demo:  ## Both schedules in colour, bubbles and memory; needs no LibTorch
 	@build/pure/bin/dualpipe demo
 
 setup:  ## System packages and the Python environment alone
-	@setup/setup.sh
+	@setup/setup.sh $(filter pure,$(PRESET))
 
 configure: setup
-	@cmake --preset $(PRESET) --log-level=WARNING "-DTORCH_DIR=$(TORCH_DIR)" >/dev/null
+	@cmake --preset $(PRESET) --log-level=WARNING "-DTORCH_DIR=$(TORCH_DIR)" $(CMAKE_ARGS) >/dev/null
 
 build: configure  ## Build everything
 	@cmake --build $(BUILD) -j $(JOBS)
@@ -43,9 +44,11 @@ asan:  ## All tests under the address and undefined-behaviour sanitizers
 	@$(MAKE) test PRESET=asan
 
 format:  ## Format the C++ sources
+	@setup/setup.sh dev
 	@clang-format -i $(SOURCES)
 
 tidy: setup  ## Check the C++ sources with clang-tidy
+	@setup/setup.sh dev
 	@cmake --preset tidy --log-level=WARNING "-DTORCH_DIR=$(TORCH_DIR)" >/dev/null
 	@run-clang-tidy -quiet -p build/tidy -j $(JOBS) $(abspath $(filter %.cc,$(SOURCES)))
 

@@ -1,21 +1,18 @@
 # DualPipeTest.cmake
 #
-# Tests, each with a label (pure, cpu or multiproc), a time limit and one OpenMP thread. A test that starts processes of
-# its own (multiproc) counts as two for `ctest -j`.
+# Tests, each with a label (pure, cpu or multiproc), a time limit (four times as long under a sanitizer) and one OpenMP
+# thread. A test that starts processes of its own (multiproc) counts as two for `ctest -j`.
 #
 #   dualpipe_add_test(<name> LABEL <label> SOURCES <file>... [LIBS <target>...] [ARGS <arg>...] [TIMEOUT <seconds>])
-#       A GoogleTest program; a main() of its own wins over gmock's. With dualpipe_runtime or LibTorch among LIBS it uses
-#       the shared precompiled headers.
+#       A GoogleTest program; a main() of its own wins over gmock's. All but pure ones link LibTorch.
 #   dualpipe_add_python_test(<name> LABEL <label> SCRIPT <file> [ARGS <arg>...] [TIMEOUT <seconds>])
 #       A script that exits with 0, run by the checkout's .venv, or by any python3 where that does not exist.
 
 find_package(GTest REQUIRED)
-if(NOT DUALPIPE_PYTHON)
-  if(EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
-    set(DUALPIPE_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python")
-  else()
-    find_program(DUALPIPE_PYTHON NAMES python3 REQUIRED)
-  endif()
+if(EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
+  set(DUALPIPE_PYTHON "${PROJECT_SOURCE_DIR}/.venv/bin/python")
+else()
+  find_program(DUALPIPE_PYTHON NAMES python3 REQUIRED)
 endif()
 
 function(_dualpipe_set_test_properties name label timeout)
@@ -25,7 +22,13 @@ function(_dualpipe_set_test_properties name label timeout)
   if(NOT timeout)
     set(timeout 120)
   endif()
-  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout} ENVIRONMENT OMP_NUM_THREADS=1)
+  set(environment OMP_NUM_THREADS=1)
+  if(DUALPIPE_SANITIZE)
+    # Tests that measure memory must not see freed blocks held back.
+    list(APPEND environment ASAN_OPTIONS=quarantine_size_mb=1)
+    math(EXPR timeout "4 * ${timeout}")
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout} ENVIRONMENT "${environment}")
   if(label STREQUAL "multiproc")
     set_tests_properties(${name} PROPERTIES PROCESSORS 2)
   endif()

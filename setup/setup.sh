@@ -3,7 +3,9 @@
 # in .venv (requirements.txt). Does only what is still missing.
 #
 #   setup/setup.sh        all of it; with TORCH_DIR set, .venv goes without torch
+#   setup/setup.sh pure   what builds and tests without LibTorch, and no Python environment
 #   setup/setup.sh demo   the system packages of `make demo`, and no Python environment
+#   setup/setup.sh dev    the system packages of `make format` and `make tidy` alone
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-all}
@@ -11,8 +13,15 @@ what=${1:-all}
 say() { echo "[setup] $*"; }
 fail() { echo "[setup] $*" >&2; exit 1; }
 
+case "$what" in
+  all) groups="demo pure all" ;;
+  pure) groups="demo pure" ;;
+  demo | dev) groups=$what ;;
+  *) fail "usage: setup/setup.sh [pure|demo|dev]" ;;
+esac
+
 wanted_packages() {
-  awk -v what="$what" '!/^#/ && NF == 2 && (what == "all" || $2 == what) { print $1 }' setup/packages.txt
+  awk -v groups=" $groups " '!/^#/ && NF == 2 && index(groups, " " $2 " ") { print $1 }' setup/packages.txt
 }
 
 missing_packages() {
@@ -53,12 +62,13 @@ requirements() {
 
 # The stamp holds what was installed; it is written last, so an interrupted run is taken up again.
 make_environment() {
-  local stamp=.venv/requirements.stamp
+  local stamp=.venv/requirements.stamp python
   if [ -x .venv/bin/python ] && [ -f "$stamp" ] && [ "$(requirements)" = "$(cat "$stamp")" ]; then return; fi
   if ! .venv/bin/python -c '' 2>/dev/null; then
+    python=$(usable_python)
     say "making .venv"
     rm -rf .venv
-    "$(usable_python)" -m venv .venv
+    "$python" -m venv .venv
   fi
   say "installing $(requirements | grep -v '^#' | xargs) into .venv"
   requirements > .venv/requirements.txt
@@ -66,8 +76,5 @@ make_environment() {
   mv .venv/requirements.txt "$stamp"
 }
 
-case "$what" in
-  demo) install_packages ;;
-  all) install_packages; make_environment ;;
-  *) fail "usage: setup/setup.sh [demo]" ;;
-esac
+install_packages
+if [ "$what" = all ]; then make_environment; fi

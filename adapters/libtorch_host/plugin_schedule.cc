@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "examples/pretrain_gpt/layer_division.h"
+#include "plugin/analysis/validate.h"
+#include "plugin/schedule/error.h"
 #include "plugin/schedule/registry.h"
 #include "plugin/schedule/text.h"
 
@@ -49,6 +51,8 @@ ScheduleSpec spec_of(const pretrain_gpt::Config& config, int world_size) {
 
 void validate(const std::string& schedule, const pretrain_gpt::Config& config, int world_size) {
   const Schedule plan = builtin_registry().make(schedule, spec_of(config, world_size));
+  const std::vector<Violation> violations = dualpipe::validate(plan);
+  if (!violations.empty()) throw ScheduleError(schedule, explain(plan, violations.front()));
   pretrain_gpt::divide_layers(config, plan.placement.stages());
 }
 
@@ -64,23 +68,21 @@ PluginSchedule::PluginSchedule(const std::string& schedule, const pretrain_gpt::
 
 MicroBatches PluginSchedule::inputs(const pretrain_gpt::ReadMicroBatch& read) const {
   MicroBatches inputs;
-  for (int k : pipeline_->input_micro_batches()) inputs.push_back({read(k).tokens});
+  for (int k : pipeline_->input_micro_batches()) inputs.push_back({read.tokens(k)});
   return inputs;
 }
 
 MicroBatches PluginSchedule::labels(const pretrain_gpt::ReadMicroBatch& read) const {
   MicroBatches labels;
   for (int k : pipeline_->loss_micro_batches()) {
-    pretrain_gpt::MicroBatch batch = read(k);
-    labels.push_back({std::move(batch.labels), std::move(batch.loss_mask)});
+    pretrain_gpt::Targets targets = read.targets(k);
+    labels.push_back({std::move(targets.labels), std::move(targets.loss_mask)});
   }
   return labels;
 }
 
 double PluginSchedule::train_step(const pretrain_gpt::ReadMicroBatch& read) {
-  StepResult result = pipeline_->step(inputs(read), labels(read), criterion_);
-  statistics_ = std::move(result.statistics);
-  return *result.mean_loss;
+  return *pipeline_->step(inputs(read), labels(read), criterion_).mean_loss;
 }
 
 double PluginSchedule::evaluate(const pretrain_gpt::ReadMicroBatch& read) {
@@ -88,7 +90,9 @@ double PluginSchedule::evaluate(const pretrain_gpt::ReadMicroBatch& read) {
 }
 
 pretrain_gpt::StepOutcome PluginSchedule::optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad) {
-  if (!hook_) hook_ = std::make_unique<OptimizerHook>(*pipeline_, optimizer, clip_grad);
+  const std::pair hooked_for(&optimizer, clip_grad);
+  if (!hook_ || hooked_for_ != hooked_for) hook_ = std::make_unique<OptimizerHook>(*pipeline_, optimizer, clip_grad);
+  hooked_for_ = hooked_for;
   const OptimizerStep step = hook_->step();
   return {step.grad_norm, step.skipped};
 }
@@ -102,8 +106,13 @@ std::vector<pretrain_gpt::GptChunk*> PluginSchedule::chunks() {
 std::optional<std::string> PluginSchedule::recorded_actions() const {
   if (!record_actions_) return std::nullopt;
   Row row;
-  for (const Span& span : statistics_.spans) row.push_back(span.action);
+  for (const Span& span : statistics().spans) row.push_back(span.action);
   return print_row(row);
+}
+
+std::vector<std::string> PluginSchedule::notes() const {
+  if (statistics().overlapped_pairs == 0 && statistics().sequential_pairs.empty()) return {};
+  return {"last step, on this rank: " + statistics().overlap_summary()};
 }
 
 }  // namespace dualpipe::libtorch_host

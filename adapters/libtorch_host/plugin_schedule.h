@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "adapters/libtorch_host/gpt_stage.h"
@@ -32,9 +33,10 @@ class PluginSchedule : public pretrain_gpt::ForwardBackward {
   pretrain_gpt::StepOutcome optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad) override;
   std::vector<pretrain_gpt::GptChunk*> chunks() override;
   std::optional<std::string> recorded_actions() const override;
+  std::vector<std::string> notes() const override;
 
   Pipeline& pipeline() { return *pipeline_; }
-  const StepStatistics& statistics() const { return statistics_; }  // Of the last training step.
+  const StepStatistics& statistics() const { return pipeline_->statistics(); }  // Of the last training step.
 
  private:
   MicroBatches inputs(const pretrain_gpt::ReadMicroBatch& read) const;
@@ -45,7 +47,7 @@ class PluginSchedule : public pretrain_gpt::ForwardBackward {
   Criterion criterion_;
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<OptimizerHook> hook_;
-  StepStatistics statistics_;
+  std::pair<torch::optim::Optimizer*, double> hooked_for_{};  // What the hook was made with.
 };
 
 }  // namespace dualpipe::libtorch_host

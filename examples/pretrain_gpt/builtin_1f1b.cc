@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -26,6 +27,8 @@ namespace {
 constexpr int kPostedAhead = 2;  // Receives per direction.
 constexpr int kForwardTag = 0, kBackwardTag = 1, kTiedTag = 2, kTags = 3;
 
+// Fits: there are at most kMostMicrobatches micro-batches.
+static_assert(kMostMicrobatches * kTags <= std::numeric_limits<int>::max());
 int tag(int kind, std::int64_t micro_batch) { return static_cast<int>(micro_batch * kTags + kind); }
 
 // A micro-batch between its forward and its backward.
@@ -154,7 +157,7 @@ class Builtin1F1B final : public ForwardBackward {
   double total_weight(const ReadMicroBatch& read) const {
     double weight = 0;
     for (std::int64_t k = 0; k < num_microbatches(); ++k) {
-      weight += token_loss_weight(read(static_cast<int>(k)).loss_mask);
+      weight += token_loss_weight(read.targets(static_cast<int>(k)).loss_mask);
     }
     return weight;
   }
@@ -175,16 +178,14 @@ class Builtin1F1B final : public ForwardBackward {
 
   // The output, which is on its way to the next rank, or the loss.
   at::Tensor run_chunk(const ReadMicroBatch& read, std::int64_t k, const at::Tensor& input) {
-    MicroBatch batch;
-    if (is_first() || is_last()) {
-      batch = read(static_cast<int>(k));
-    }
-    const at::Tensor output = chunk_.forward(is_first() ? batch.tokens : input);
+    const int index = static_cast<int>(k);
+    const at::Tensor output = chunk_.forward(is_first() ? read.tokens(index) : input);
     if (!is_last()) {
       outputs_sent_.send(output, tag(kForwardTag, k));
       return output;
     }
-    const at::Tensor loss = token_loss_sum(output, batch.labels, batch.loss_mask);
+    const Targets targets = read.targets(index);
+    const at::Tensor loss = token_loss_sum(output, targets.labels, targets.loss_mask);
     loss_sum_ += loss.item<double>();
     return loss;
   }

@@ -17,6 +17,9 @@
 
 namespace pretrain_gpt {
 
+// The most micro-batches of a step: a few message tags for each still fit an int.
+inline constexpr std::int64_t kMostMicrobatches = std::int64_t{1} << 24;
+
 struct Config {
   // Model.
   std::int64_t num_layers = 8;                  // Transformer layers, at least 1.
@@ -31,18 +34,19 @@ struct Config {
   bool untie_embeddings_and_output_weights = false;  // true: the head has weights of its own.
   std::string params_dtype = "float32";              // float32, float64 or bfloat16.
 
-  // Batch. The number of micro-batches of a step is global_batch_size / micro_batch_size.
+  // Batch. The number of micro-batches of a step is global_batch_size / micro_batch_size, at most kMostMicrobatches.
   std::int64_t micro_batch_size = 1;   // Samples of a micro-batch.
   std::int64_t global_batch_size = 8;  // Samples of a step, a multiple of micro_batch_size.
 
   // Pipeline.
   std::string pipeline_schedule = "builtin_1f1b";                    // A name from `pretrain_gpt schedules`.
   std::optional<std::int64_t> pipeline_model_parallel_size;          // Ranks of the pipeline; default: the world size.
-  std::optional<std::int64_t> virtual_pipeline_model_parallel_size;  // Chunks per rank, for interleaved schedules.
+  std::optional<std::int64_t> virtual_pipeline_model_parallel_size;  // Chunks per rank; interleaved_1f1b alone reads it.
   std::vector<std::int64_t> pipeline_layer_counts;  // Layers of each stage, in stage order; empty: divided by cost.
-  bool variable_seq_lengths = false;                // Boundary shapes may differ between micro-batches.
-  bool defer_tail_weight_gradients = false;         // Leave each rank's closing weight gradients to the optimizer step.
-  bool record_actions = false;                      // Write the last step's actions to <output_dir>/actions.csv.
+  // The next two are for the plugin's schedules; builtin_1f1b takes them and does what it does without.
+  bool variable_seq_lengths = false;         // Boundary shapes may differ between micro-batches.
+  bool defer_tail_weight_gradients = false;  // Leave each rank's closing weight gradients to the optimizer step.
+  bool record_actions = false;               // Write the last step's actions to <output_dir>/actions.csv.
 
   // Training.
   std::int64_t train_iters = 200;              // Steps, at least 1.

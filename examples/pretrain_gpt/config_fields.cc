@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -111,9 +112,15 @@ ConfigField field(std::string key, std::optional<T> Config::*member, Rule<T> rul
           [=](const Config& config) { return config.*member ? print(*(config.*member)) : std::string(); }};
 }
 
-Rule<std::int64_t> at_least(std::int64_t least, std::int64_t example) {
-  return {fmt::format("an integer of at least {}", least), print(example),
-          [=](const std::int64_t& value) { return value >= least; }};
+// Limits that no run meets, and under which no product of a few keys overflows.
+constexpr std::int64_t kMost = (std::int64_t{1} << 31) - 1;
+constexpr std::int64_t kMostSize = std::int64_t{1} << 20;
+constexpr std::int64_t kMostLayers = std::int64_t{1} << 16;
+constexpr std::int64_t kMostSeconds = 1'000'000;  // As milliseconds they fit LibTorch's int.
+
+Rule<std::int64_t> at_least(std::int64_t least, std::int64_t example, std::int64_t most = kMost) {
+  return {fmt::format("an integer from {} to {}", least, most), print(example),
+          [=](const std::int64_t& value) { return value >= least && value <= most; }};
 }
 
 Rule<double> number_of_at_least_0(double example) {
@@ -143,23 +150,20 @@ Rule<std::string> dtype() {
 }
 
 Rule<std::vector<std::int64_t>> layer_counts() {
-  return {"a list of integers of at least 1", "[2, 2, 2, 2]", [](const std::vector<std::int64_t>& values) {
-            for (const std::int64_t value : values) {
-              if (value < 1) {
-                return false;
-              }
-            }
-            return true;
+  return {fmt::format("a list of integers from 1 to {}", kMostLayers), "[2, 2, 2, 2]",
+          [](const std::vector<std::int64_t>& values) {
+            return std::all_of(values.begin(), values.end(),
+                               [](std::int64_t value) { return value >= 1 && value <= kMostLayers; });
           }};
 }
 
 std::vector<ConfigField> model_fields() {
   return {
-      field("num_layers", &Config::num_layers, at_least(1, 8)),
-      field("hidden_size", &Config::hidden_size, at_least(2, 64)),
-      field("ffn_hidden_size", &Config::ffn_hidden_size, at_least(1, 192)),
-      field("num_attention_heads", &Config::num_attention_heads, at_least(1, 4)),
-      field("seq_length", &Config::seq_length, at_least(1, 64)),
+      field("num_layers", &Config::num_layers, at_least(1, 8, kMostLayers)),
+      field("hidden_size", &Config::hidden_size, at_least(2, 64, kMostSize)),
+      field("ffn_hidden_size", &Config::ffn_hidden_size, at_least(1, 192, kMostSize)),
+      field("num_attention_heads", &Config::num_attention_heads, at_least(1, 4, kMostSize)),
+      field("seq_length", &Config::seq_length, at_least(1, 64, kMostSize)),
       field("vocab_size", &Config::vocab_size, at_least(2, 256)),
       field("rotary_base", &Config::rotary_base, number_above_0(10000)),
       field("norm_epsilon", &Config::norm_epsilon, number_of_at_least_0(1e-5)),
@@ -171,11 +175,12 @@ std::vector<ConfigField> model_fields() {
 
 std::vector<ConfigField> pipeline_fields() {
   return {
-      field("micro_batch_size", &Config::micro_batch_size, at_least(1, 1)),
+      field("micro_batch_size", &Config::micro_batch_size, at_least(1, 1, kMostSize)),
       field("global_batch_size", &Config::global_batch_size, at_least(1, 16)),
       field("pipeline_schedule", &Config::pipeline_schedule, text("builtin_1f1b")),
       field("pipeline_model_parallel_size", &Config::pipeline_model_parallel_size, at_least(1, 4)),
-      field("virtual_pipeline_model_parallel_size", &Config::virtual_pipeline_model_parallel_size, at_least(1, 2)),
+      field("virtual_pipeline_model_parallel_size", &Config::virtual_pipeline_model_parallel_size,
+            at_least(1, 2, kMostLayers)),
       field("pipeline_layer_counts", &Config::pipeline_layer_counts, layer_counts()),
       field("variable_seq_lengths", &Config::variable_seq_lengths, true_or_false()),
       field("defer_tail_weight_gradients", &Config::defer_tail_weight_gradients, true_or_false()),
@@ -208,7 +213,7 @@ std::vector<ConfigField> data_and_output_fields() {
       field("eval_iters", &Config::eval_iters, at_least(1, 1)),
       field("output_dir", &Config::output_dir, text("output")),
       field("log_interval", &Config::log_interval, at_least(1, 10)),
-      field("timeout_s", &Config::timeout_s, at_least(1, 300)),
+      field("timeout_s", &Config::timeout_s, at_least(1, 300, kMostSeconds)),
   };
 }
 

@@ -13,12 +13,22 @@ std::string origin(const std::string& name, const YAML::Mark& mark) {
   return fmt::format("{}:{}", name, mark.line + 1);
 }
 
-YAML::Node load(const std::string& yaml, const std::string& name) {
+std::vector<YAML::Node> load_documents(const std::string& yaml, const std::string& name) {
   try {
-    return YAML::Load(yaml);
+    return YAML::LoadAll(yaml);
   } catch (const YAML::ParserException& error) {
     throw UserError(origin(name, error.mark), fmt::format("must be YAML, one `key: value` a line; {}", error.msg));
   }
+}
+
+YAML::Node load(const std::string& yaml, const std::string& name) {
+  const std::vector<YAML::Node> documents = load_documents(yaml, name);
+  if (documents.size() > 1) {
+    throw UserError(origin(name, documents[1].Mark()),
+                    fmt::format("must be in the one document of the file, got {} documents; remove the `---` between",
+                                documents.size()));
+  }
+  return documents.empty() ? YAML::Node() : documents.front();
 }
 
 // Keys stand at the top level; a section is refused by its first key, which is what the user has to move.
@@ -61,6 +71,9 @@ struct Rules {
   void check_batch() const {
     require(config.global_batch_size % config.micro_batch_size == 0, "global_batch_size",
             "a multiple of micro_batch_size", fmt::format("{}", 8 * config.micro_batch_size), "micro_batch_size");
+    require(config.num_microbatches() <= kMostMicrobatches, "global_batch_size",
+            fmt::format("at most {} micro-batches", kMostMicrobatches), fmt::format("{}", 8 * config.micro_batch_size),
+            "micro_batch_size");
   }
 
   void check_learning_rate() const {

@@ -19,6 +19,7 @@ struct Launcher {
 const Launcher kTorchrun{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 const Launcher kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
                         "OMPI_COMM_WORLD_LOCAL_SIZE"};
+const Launcher kHydra{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
 const Launcher kSlurm{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""};
 
 class Reader {
@@ -70,13 +71,11 @@ void read_ranks(const Reader& reader, const Launcher& launcher, Environment& env
   environment.local_world_size = reader.integer(launcher.local_world_size, 1, world_size).value_or(world_size);
 }
 
-void read_slurm_master(const Reader& reader, Environment& environment) {
+// The port, and the address where there is a list of nodes.
+std::optional<std::string> read_slurm_master(const Reader& reader, Environment& environment) {
   auto nodes = reader.text("SLURM_JOB_NODELIST");
   if (!nodes) {
     nodes = reader.text("SLURM_NODELIST");
-  }
-  if (nodes) {
-    environment.master_address = first_host(*nodes);
   }
   if (reader.integer("SLURM_NNODES", 1, Reader::kNoLimit).value_or(1) > 1) {
     environment.local_world_size = 1;
@@ -84,10 +83,22 @@ void read_slurm_master(const Reader& reader, Environment& environment) {
   if (const auto job = reader.integer("SLURM_JOB_ID", 0, Reader::kNoLimit)) {
     environment.master_port = 20000 + *job % 10000;
   }
+  return nodes ? std::optional(first_host(*nodes)) : std::nullopt;
 }
 
-void read_master(const Reader& reader, Environment& environment) {
-  environment.master_address = reader.text("MASTER_ADDR").value_or(environment.master_address);
+// `known` is what the launcher tells of it.
+void read_master_address(const Reader& reader, const std::optional<std::string>& known, Environment& environment) {
+  const std::optional<std::string> given = reader.text("MASTER_ADDR");
+  if (!given && !known && environment.local_world_size < environment.world_size) {
+    throw UserError("MASTER_ADDR",
+                    fmt::format("must name the machine of rank 0 where only {} of {} processes are on this one, got "
+                                "nothing; for example MASTER_ADDR=node0",
+                                environment.local_world_size, environment.world_size));
+  }
+  environment.master_address = given ? *given : known.value_or(environment.master_address);
+}
+
+void read_store(const Reader& reader, Environment& environment) {
   environment.master_port = reader.integer("MASTER_PORT", 1, 65535).value_or(environment.master_port);
   environment.launcher_hosts_store = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   environment.attempt = reader.integer("TORCHELASTIC_RESTART_COUNT", 0, Reader::kNoLimit).value_or(0);
@@ -95,20 +106,28 @@ void read_master(const Reader& reader, Environment& environment) {
 
 bool is_launched_by(const Reader& reader, const Launcher& launcher) { return reader.text(launcher.rank).has_value(); }
 
+bool is_launched_by_hydra(const Reader& reader) {
+  return is_launched_by(reader, kHydra) && (reader.text(kHydra.local_world_size) || !is_launched_by(reader, kSlurm));
+}
+
 }  // namespace
 
 Environment read_environment(const GetVariable& get) {
   const Reader reader(get);
   Environment environment;
+  std::optional<std::string> master;
   if (is_launched_by(reader, kTorchrun) || reader.text(kTorchrun.world_size)) {
     read_ranks(reader, kTorchrun, environment);
   } else if (is_launched_by(reader, kOpenMpi)) {
     read_ranks(reader, kOpenMpi, environment);
+  } else if (is_launched_by_hydra(reader)) {
+    read_ranks(reader, kHydra, environment);
   } else if (is_launched_by(reader, kSlurm)) {
     read_ranks(reader, kSlurm, environment);
-    read_slurm_master(reader, environment);
+    master = read_slurm_master(reader, environment);
   }
-  read_master(reader, environment);
+  read_master_address(reader, master, environment);
+  read_store(reader, environment);
   return environment;
 }
 

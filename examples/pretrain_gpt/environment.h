@@ -3,11 +3,12 @@
 // Which process of the run this one is, from the variables that its launcher sets:
 //   torchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT
 //   mpirun    OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE (Open MPI)
+//   mpiexec   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS (Hydra: MPICH, Intel MPI)
 //   srun      SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, SLURM_JOB_NODELIST (Slurm)
-// The first launcher in this order whose rank variable is set is taken; with none there is one process. The number of
-// processes is what the variables say, never the number of devices. MASTER_ADDR and MASTER_PORT always win; without
-// them all processes are on this machine, under Slurm the master is the first node of the list and the port follows the
-// job id.
+// The first launcher in this order whose rank variable is set is taken; with none there is one process. (Slurm may set
+// PMI_RANK too: where SLURM_PROCID is there, it takes MPI_LOCALNRANKS to make a Hydra.) The number of processes is what
+// the variables say, never the number of devices. MASTER_ADDR and MASTER_PORT always win; under Slurm the master is the
+// first node of the list and the port follows the job id. Else all processes must be on this machine.
 #pragma once
 
 #include <functional>

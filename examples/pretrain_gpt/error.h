@@ -1,7 +1,7 @@
 // examples/pretrain_gpt/error.h
 //
 // The user's mistakes. Every message says where, what was wanted, what was given and a value that works:
-//   [gpt.yaml:7] num_layers must be an integer of at least 1, got '8x'; for example 8
+//   [gpt.yaml:7] num_layers must be an integer from 1 to 65536, got '8x'; for example 8
 #pragma once
 
 #include <stdexcept>

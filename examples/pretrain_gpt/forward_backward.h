@@ -57,6 +57,9 @@ class ForwardBackward {
   // With record_actions: the compute actions of the last step as this rank ran them, in the text form's cells,
   // separated by commas ("0F0,0F1,0B0").
   virtual std::optional<std::string> recorded_actions() const { return std::nullopt; }
+
+  // What a user should know at the end of a run, a line each.
+  virtual std::vector<std::string> notes() const { return {}; }
 };
 
 }  // namespace pretrain_gpt

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -14,6 +13,7 @@
 #include "examples/pretrain_gpt/environment.h"
 #include "examples/pretrain_gpt/error.h"
 #include "examples/pretrain_gpt/failure_watch.h"
+#include "examples/pretrain_gpt/line_file.h"
 #include "examples/pretrain_gpt/optimizer.h"
 #include "examples/pretrain_gpt/train_log.h"
 
@@ -86,6 +86,9 @@ class Trainer {
       }
     }
     write_actions();
+    for (const std::string& note : schedule_->notes()) {
+      say(note);
+    }
     if (log_) {
       say(fmt::format("metrics of every step: {}", log_->metrics_path().string()));
     }
@@ -105,7 +108,7 @@ class Trainer {
     record.lr = learning_rate(config_, iteration);
     set_learning_rate(*optimizer_, record.lr);
     optimizer_->zero_grad();
-    record.lm_loss = schedule_->train_step([this](int index) { return data_.training->read(index); });
+    record.lm_loss = schedule_->train_step(read_by([this](int index) { return data_.training->read(index); }));
     const StepOutcome outcome = schedule_->optimizer_step(*optimizer_, config_.clip_grad);
     data_.training->advance();
     const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
@@ -126,7 +129,7 @@ class Trainer {
     data_.validation->set_consumed_samples(0);
     double sum = 0;
     for (std::int64_t i = 0; i < config_.eval_iters; ++i) {
-      sum += schedule_->evaluate([this](int index) { return data_.validation->read(index); });
+      sum += schedule_->evaluate(read_by([this](int index) { return data_.validation->read(index); }));
       data_.validation->advance();
     }
     return sum / static_cast<double>(config_.eval_iters);
@@ -140,11 +143,11 @@ class Trainer {
     const std::string row = schedule_->recorded_actions().value_or("");
     const auto rows = gather_texts(*context_.store, "actions", context_.rank, context_.world_size, row);
     if (context_.rank == 0) {
-      std::ofstream file(context_.output_dir / "actions.csv");
+      LineFile file(context_.output_dir / "actions.csv");
       for (const std::string& line : rows) {
-        file << line << '\n';
+        file.append(line);
       }
-      say(fmt::format("actions of the last step: {}", (context_.output_dir / "actions.csv").string()));
+      say(fmt::format("actions of the last step: {}", file.path().string()));
     }
   }
 

@@ -4,7 +4,8 @@
 # Trains a GPT on the sources of Python's standard library over NPROC local processes:
 #   examples/pretrain_gpt/train.sh [CONFIG] [--set key=value]...
 # CONFIG defaults to configs/gpt_tiny.yaml. Variables: NPROC (4), BUILD_DIR (build/cpu). The data is prepared once, in
-# data/. Without the checkout's torchrun the processes are started here, by RANK and WORLD_SIZE.
+# data/. Without the checkout's torchrun the processes are started here, by RANK and WORLD_SIZE,
+# and end with this script.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -32,8 +33,18 @@ free_port() {
   python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
+end_processes() {
+  local running
+  running=$(jobs -pr)
+  [[ -z $running ]] || kill $running
+  wait
+}
+
 start_processes() {
-  local rank pids=() status=0
+  local rank pid pids=() status=0
+  trap end_processes EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
   export WORLD_SIZE=$nproc LOCAL_WORLD_SIZE=$nproc MASTER_ADDR=127.0.0.1 MASTER_PORT
   MASTER_PORT=$(free_port)
   for ((rank = 0; rank < nproc; ++rank)); do

@@ -3,21 +3,13 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "examples/pretrain_gpt/error.h"
-
 namespace pretrain_gpt {
 
 TrainLog::TrainLog(const Config& config, std::FILE* stream)
     : config_(config),
       stream_(stream),
       is_terminal_(::isatty(::fileno(stream)) == 1),
-      metrics_path_(std::filesystem::path(config.output_dir) / "metrics.jsonl"),
-      metrics_(metrics_path_) {
-  if (!metrics_) {
-    throw UserError("output_dir", fmt::format("must be a folder that can be written to, got {}; for example output",
-                                              config.output_dir));
-  }
-}
+      metrics_(std::filesystem::path(config.output_dir) / "metrics.jsonl") {}
 
 void TrainLog::say(const std::string& line) {
   erase_bar();
@@ -26,7 +18,7 @@ void TrainLog::say(const std::string& line) {
 }
 
 void TrainLog::add(const IterationRecord& record) {
-  metrics_ << metrics_line(record) << std::endl;
+  metrics_.append(metrics_line(record));
   interval_.add(record);
   const bool is_last = record.iteration == config_.train_iters;
   if (record.iteration % config_.log_interval == 0 || is_last) {

@@ -6,10 +6,10 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "examples/pretrain_gpt/iteration_record.h"
+#include "examples/pretrain_gpt/line_file.h"
 
 namespace pretrain_gpt {
 
@@ -19,9 +19,10 @@ class TrainLog {
   TrainLog(const Config& config, std::FILE* stream);
 
   void say(const std::string& line);
+  // Throws UserError where metrics.jsonl cannot take the record, for one on a full disk.
   void add(const IterationRecord& record);
 
-  const std::filesystem::path& metrics_path() const { return metrics_path_; }
+  const std::filesystem::path& metrics_path() const { return metrics_.path(); }
 
  private:
   void draw_bar(std::int64_t iteration);
@@ -31,8 +32,7 @@ class TrainLog {
   std::FILE* stream_;
   bool is_terminal_;
   bool bar_is_drawn_ = false;
-  std::filesystem::path metrics_path_;
-  std::ofstream metrics_;
+  LineFile metrics_;
   LogInterval interval_;
 };
 

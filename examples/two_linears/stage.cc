@@ -6,15 +6,12 @@
 namespace two_linears {
 namespace {
 
-int g_hook_calls = 0;
-
 // Here the two parts simply follow one another. A model that has communication to hide starts it in one part and waits
 // for it in the other.
 dualpipe::OverlapResult overlapped(dualpipe::StageModule& module0, const dualpipe::TensorList& inputs0,
                                    const dualpipe::Criterion* criterion0, const dualpipe::TensorList& labels0,
                                    dualpipe::StageModule&, const at::Tensor& loss1,
                                    const dualpipe::TensorList& outputs1, const dualpipe::TensorList& output_grads1) {
-  ++g_hook_calls;
   dualpipe::TensorList outputs0 = module0.forward(inputs0);
   const at::Tensor loss0 = criterion0 ? criterion0->loss(outputs0, labels0) : at::Tensor();
   if (loss1.defined()) {
@@ -38,8 +35,6 @@ dualpipe::TensorList Stage::forward(const dualpipe::TensorList& inputs) {
 }
 
 dualpipe::OverlapHook Stage::overlapped_forward_backward() { return overlapped; }
-
-int Stage::hook_calls() { return g_hook_calls; }
 
 std::shared_ptr<Stage> make_stage(int stage, int width) {
   at::manual_seed(1000 + stage);

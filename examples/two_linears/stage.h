@@ -19,8 +19,6 @@ class Stage : public dualpipe::StageModule {
   dualpipe::TensorList forward(const dualpipe::TensorList& inputs) override;
   dualpipe::OverlapHook overlapped_forward_backward() override;
 
-  static int hook_calls();  // In this process, so far.
-
  private:
   dualpipe::nn::Linear up_;
   dualpipe::nn::Linear down_;

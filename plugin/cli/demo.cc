@@ -84,7 +84,7 @@ void show_tables(bool colour) {
       kTableRanks, kTableRanks);
 }
 
-// The second B of rank 1 is moved to the front of its row.
+// 1B1 is moved to right before 1F1, which it needs.
 Schedule broken_schedule() {
   std::ostringstream csv;
   print_rows(csv, make("1f1b", 4, 6).rows);

@@ -35,7 +35,7 @@ TensorList detached(const TensorList& tensors) {
 // A tensor of the same shape and dtype in the same place of the graph, without storage to speak of.
 at::Tensor stand_in_for(const at::Tensor& output) {
   if (!output.defined()) return {};
-  at::Tensor tensor = at::zeros({1}, output.options().requires_grad(false)).expand(output.sizes());
+  at::Tensor tensor = at::zeros({}, output.options().requires_grad(false)).expand(output.sizes());
   if (output.requires_grad()) {
     torch::autograd::impl::set_gradient_edge(tensor, torch::autograd::impl::gradient_edge(output));
   }
@@ -56,7 +56,7 @@ Executor::Executor(int rank, Placement placement, Stages stages, std::shared_ptr
       gradients_(gradients),
       reduction_(reduction) {
   for (auto& [stage, stage_module] : stages) {
-    if (stage_module->overlapped_forward_backward()) hooked_.insert(stage);
+    if (OverlapHook hook = stage_module->overlapped_forward_backward()) hooks_.emplace(stage, std::move(hook));
     modules_.emplace(stage, std::move(stage_module));
   }
 }
@@ -181,7 +181,6 @@ void Executor::forward(const Op& op) {
 
 void Executor::keep_graph(Live& live, const TensorList& outputs, bool hooked) {
   live.roots = roots_of(outputs, &live.root_outputs);
-  live.outputs = outputs.size();
   if (!hooked) return;
   for (const at::Tensor& output : outputs) live.stand_ins.push_back(stand_in_for(output));
 }
@@ -199,7 +198,7 @@ void Executor::finish_last_stage(const Op& op, Live& live, TensorList outputs, a
   if (step_.training) {
     live.loss = loss;
     keep_graph(live, {loss}, false);
-    if (hooked_.contains(op.stage)) {
+    if (hooks_.contains(op.stage)) {
       for (const at::Tensor& output : outputs) live.stand_ins.push_back(stand_in_for(output));
     }
   }
@@ -211,7 +210,7 @@ void Executor::finish_forward(const Op& op, TensorList outputs, at::Tensor loss)
   if (is_last(op.stage)) {
     finish_last_stage(op, live, std::move(outputs), std::move(loss));
   } else {
-    if (step_.training) keep_graph(live, outputs, hooked_.contains(op.stage));
+    if (step_.training) keep_graph(live, outputs, hooks_.contains(op.stage));
     if (is_local(op.stage + 1, op.micro_batch)) {
       handover_[{op.stage + 1, op.micro_batch}] = leaves_of(outputs);
     } else {
@@ -315,10 +314,12 @@ class Executor::Pair : public PairIo {
   }
 
   void finish_forward(TensorList outputs0, at::Tensor loss0) override {
+    finished_forward_ = true;
     executor_.finish_forward(f_, std::move(outputs0), std::move(loss0));
     send_now(make_op(f_.stage, Kind::kSendForward, f_.micro_batch));
   }
   void finish_backward(TensorList input_grads1) override {
+    check(finished_forward_, "the forward of a pair is finished before its backward");
     executor_.finish_backward(b_, std::move(input_grads1));
     send_now(make_op(b_.stage, Kind::kSendBackward, b_.micro_batch));
   }
@@ -337,18 +338,22 @@ class Executor::Pair : public PairIo {
   Executor& executor_;
   Op f_;
   Op b_;
+  bool finished_forward_ = false;
 };
 
 void Executor::run_pair(const Action& action) {
   Pair pair(*this, action);
-  const auto reason = why_no_hook(pair.module0(), action.op.stage, pair.module1(), action.paired->stage);
+  const int stage0 = action.op.stage;
+  const int stage1 = action.paired->stage;
+  const auto reason = why_no_hook({stage0, module(stage0), hooks_.contains(stage0)},
+                                  {stage1, module(stage1), hooks_.contains(stage1)});
   WeightGradStore::Scope scope(store_);
   if (reason) {
     ++statistics_.sequential_pairs[*reason];
     run_in_sequence(pair);
   } else {
     ++statistics_.overlapped_pairs;
-    run_by_hook(pair);
+    run_by_hook(pair, hooks_.at(stage0));
   }
 }
 

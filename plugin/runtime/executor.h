@@ -59,7 +59,7 @@ class Executor {
   const WeightGradStore& store() const { return store_; }
   // Stages whose REDUCE_GRAD has run since the last run().
   const std::set<int>& reduced() const { return reduced_; }
-  StepStatistics& statistics() { return statistics_; }
+  const StepStatistics& statistics() const { return statistics_; }
   // What was running last, "3B2"; for a failure's record.
   std::string current_action() const;
 
@@ -69,7 +69,6 @@ class Executor {
     TensorList inputs;
     GraphRoots roots;
     std::vector<int> root_outputs;  // Which output each root belongs to.
-    std::size_t outputs = 0;        // How many there were.
     TensorList stand_ins;           // For a hook: the outputs' graph and shape without their values.
     at::Tensor loss;                // As the criterion returned it; last stage only.
   };
@@ -110,7 +109,7 @@ class Executor {
   int rank_;
   Placement placement_;
   std::map<int, std::shared_ptr<StageModule>> modules_;
-  std::set<int> hooked_;  // Stages whose module offers a hook.
+  std::map<int, OverlapHook> hooks_;  // Of the stages whose module offers one.
   std::shared_ptr<Mailbox> mailbox_;
   Gradients& gradients_;
   GradientReduction& reduction_;

@@ -31,6 +31,7 @@ struct NodeRecord {
   std::vector<bool> leads_off;  // By edge.
   std::vector<bool> computed;   // By edge.
   TensorList entered;           // By input of the node.
+  std::vector<std::uint32_t> versions;  // Of what entered, when it did.
   TensorList given;             // By edge, after all hooks; only what leads off and was computed.
   std::size_t puts_before = 0;
   bool put = false;
@@ -38,12 +39,21 @@ struct NodeRecord {
 
 namespace {
 
+std::vector<std::uint32_t> versions_of(const TensorList& tensors) {
+  std::vector<std::uint32_t> versions;
+  for (const at::Tensor& tensor : tensors) {
+    versions.push_back(tensor.defined() ? static_cast<std::uint32_t>(tensor._version()) : 0);
+  }
+  return versions;
+}
+
 // Hooks hold the record, and the record does not hold the node: a backward that throws leaves no cycle.
 struct RecordEntered : FunctionPreHook {
   explicit RecordEntered(std::shared_ptr<NodeRecord> record) : record(std::move(record)) {}
 
   TensorList operator()(const TensorList& gradients) override {
     record->entered = gradients;
+    record->versions = versions_of(gradients);
     record->puts_before = record->store.put_count();
     return gradients;
   }
@@ -141,6 +151,10 @@ void FrontierNode::run_again(WeightRoots& roots) const {
     is_missing(i) ? void(any_missing = true) : cut(*node_, i);
   }
   if (!any_missing) return node_->release_variables();
+  if (versions_of(record_->entered) != record_->versions) {
+    throw ScheduleError("split backward", "a backward must leave the gradient that it is given as it is, got " +
+                                              node_->name() + ", which overwrote it; let it work on a clone");
+  }
   // These have acted already, on the gradients that were recorded after them. Post-hooks stay: they act on the rest.
   node_->tensor_pre_hooks().clear();
   node_->retains_grad_hooks().clear();

@@ -1,7 +1,12 @@
 #include "plugin/runtime/gradient_reduction.h"
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
 #include <deque>
+#include <functional>
+#include <iomanip>
+#include <map>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -86,6 +91,55 @@ std::string describe(const StageParameter& parameter) {
   return text.str();
 }
 
+// A rank that trains a logical parameter, and a text about it that all its holders have to agree on.
+struct Holder {
+  int rank;
+  std::string text;
+};
+
+std::string form_of(const StageParameter& parameter) {
+  std::ostringstream text;
+  text << parameter.parameter.sizes() << " " << c10::toString(gradient_dtype(parameter));
+  return text.str();
+}
+
+std::string values_of(const StageParameter& parameter) {
+  const at::Tensor values = parameter.parameter.detach().to(at::kDouble);
+  std::ostringstream text;
+  text << std::setprecision(17) << "sum " << values.sum().item<double>() << ", norm " << values.norm().item<double>();
+  return text.str();
+}
+
+// By name.
+std::map<std::string, std::vector<Holder>> gather_holders(Transport& transport,
+                                                          const std::vector<StageParameter>& parameters,
+                                                          const std::function<std::string(const StageParameter&)>& text) {
+  std::vector<std::string> own;
+  for (const StageParameter& parameter : parameters) {
+    own.push_back(parameter.name);
+    own.push_back(text(parameter));
+  }
+  const std::vector<std::string> gathered = transport.all_gather(encode_names(own));
+  std::map<std::string, std::vector<Holder>> holders;
+  for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
+    const std::vector<std::string> entries = decode_names(gathered[rank]);
+    for (std::size_t i = 0; i + 1 < entries.size(); i += 2) {
+      holders[entries[i]].push_back({static_cast<int>(rank), entries[i + 1]});
+    }
+  }
+  return holders;
+}
+
+void require_equal(const std::string& origin, const std::string& name, const std::vector<Holder>& held,
+                   const std::string& rule) {
+  for (const Holder& holder : held) {
+    if (holder.text == held.front().text) continue;
+    throw ScheduleError(origin, "copies of \"" + name + "\" " + rule + ", got " + held.front().text + " on rank " +
+                                    std::to_string(held.front().rank) + " and " + holder.text + " on rank " +
+                                    std::to_string(holder.rank));
+  }
+}
+
 // The first that one list has and the other lacks, or "nothing".
 std::string first_missing(const std::vector<std::string>& from, const std::vector<std::string>& in) {
   for (const std::string& name : from) {
@@ -109,25 +163,27 @@ std::unique_ptr<GradientReduction> tied_reduction(std::shared_ptr<Transport> tra
 }
 
 TiedParameters find_tied(Transport& transport, std::optional<int> mirror, const std::vector<StageParameter>& parameters) {
-  std::vector<std::string> own;
-  for (const StageParameter& parameter : parameters) own.push_back(parameter.name);
-  const std::vector<std::string> gathered = transport.all_gather(encode_names(own));
-  std::map<std::string, std::vector<int>> holders;
-  for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
-    for (const std::string& name : decode_names(gathered[rank])) holders[name].push_back(static_cast<int>(rank));
-  }
-  for (const auto& [name, ranks] : holders) {
-    if (ranks.size() <= 2) continue;
-    throw ScheduleError("tied_reduction", "a logical parameter must be on two ranks at most, got \"" + name + "\" on " +
-                                              std::to_string(ranks.size()));
+  const std::map<std::string, std::vector<Holder>> holders = gather_holders(transport, parameters, form_of);
+  for (const auto& [name, held] : holders) {
+    if (held.size() > 2) {
+      throw ScheduleError("tied_reduction", "a logical parameter must be on two ranks at most, got \"" + name + "\" on " +
+                                                std::to_string(held.size()));
+    }
+    require_equal("tied_reduction", name, held, "must have one shape and one dtype of its gradient");
   }
   TiedParameters tied;
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    for (int rank : holders.at(own[i])) {
-      if (rank != transport.rank() && rank != mirror) tied[rank].push_back(i);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    for (const Holder& holder : holders.at(parameters[i].name)) {
+      if (holder.rank != transport.rank() && holder.rank != mirror) tied[holder.rank].push_back(i);
     }
   }
   return tied;
+}
+
+void check_copies(Transport& transport, const std::vector<StageParameter>& parameters) {
+  for (const auto& [name, held] : gather_holders(transport, parameters, values_of)) {
+    require_equal("copies", name, held, "must start with the same values (one seed, one checkpoint)");
+  }
 }
 
 void check_mirrors(Transport& transport, int mirror, const Gradients& gradients) {

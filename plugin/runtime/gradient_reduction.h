@@ -41,8 +41,13 @@ using TiedParameters = std::map<int, std::vector<std::size_t>>;
 std::unique_ptr<GradientReduction> tied_reduction(std::shared_ptr<Transport> transport, TiedParameters tied,
                                                   std::unique_ptr<GradientReduction> rest);
 
-// Collective over all ranks. Throws ScheduleError on every rank where a name is on more than two.
+// Collective over all ranks. Throws ScheduleError on every rank where a name is on more than two, or with two shapes or
+// dtypes of the gradient.
 TiedParameters find_tied(Transport& transport, std::optional<int> mirror, const std::vector<StageParameter>& parameters);
+
+// Collective over all ranks. Throws ScheduleError on every rank where copies of a parameter differ (by the sum and the norm
+// of their values, in double): what starts unequal stays unequal.
+void check_copies(Transport& transport, const std::vector<StageParameter>& parameters);
 
 // Collective over all ranks, each with its mirror. Throws ScheduleError on every rank where two mirrors do not train
 // the same parameters (name, stage, shape, dtype of the gradient): their messages would not fit.

@@ -17,8 +17,10 @@ class LossWeights {
   LossWeights(std::shared_ptr<Transport> transport, std::optional<int> other_end);
   // `local` is the sum over this rank's micro-batches. Never blocks.
   void start(double local);
-  // The sum over all ends. Waits. Throws ScheduleError where it is zero or not finite.
+  // The sum over all ends, 0 where nothing counts. Waits. Throws ScheduleError where it is negative or not finite.
   double total();
+  // weight / total(), 0 where nothing counts.
+  double share(double weight) { return total() > 0 ? weight / total() : 0; }
   void finish();  // Every start() is followed by one.
 
  private:

@@ -20,9 +20,17 @@ Op wait_for(Kind send, int stage, int micro_batch) {
 TensorList contiguous(const TensorList& tensors) {
   TensorList ready;
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined()) ready.push_back(tensor.detach().contiguous());
+    if (tensor.defined()) ready.push_back(tensor.detach().resolve_conj().resolve_neg().contiguous());
   }
   return ready;
+}
+
+// A receiver would not survive a message of another length.
+void require_fit(const at::Tensor& gradient, const at::Tensor& input, int stage, int micro_batch, std::size_t index) {
+  if (gradient.sizes() == input.sizes() && gradient.scalar_type() == input.scalar_type()) return;
+  throw ScheduleError(fmt::format("stage {}, micro-batch {}", stage, micro_batch),
+                      fmt::format("the gradient of input {} must be {}, got {}", index,
+                                  to_string(spec_of({input.detach()})[0]), to_string(spec_of({gradient.detach()})[0])));
 }
 
 at::Tensor words_tensor(const std::vector<std::int64_t>& words, std::size_t begin, std::size_t length, at::Device to) {
@@ -91,6 +99,7 @@ void Mailbox::send_backward(int stage, int micro_batch, const TensorList& input_
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
     gradients.push_back(input_grads[i].defined() ? input_grads[i] : at::zeros_like(inputs[i]));
+    require_fit(gradients.back(), inputs[i], stage, micro_batch, i);
   }
   keep(wait_for(Kind::kSendBackward, stage, micro_batch), placement_.rank_of(stage - 1, micro_batch),
        contiguous(gradients));

@@ -38,7 +38,7 @@ class Mailbox {
   // differ from what was agreed.
   void send_forward(int stage, int micro_batch, const TensorList& outputs);
   // SEND_B: one gradient per input of the stage, in the order of its inputs; undefined ones of inputs that need a
-  // gradient are sent as zeros.
+  // gradient are sent as zeros. Throws ScheduleError where one has not the shape and dtype of its input.
   void send_backward(int stage, int micro_batch, const TensorList& input_grads, const TensorList& inputs);
   // RECV_F, RECV_B: posts the receive, or its envelope.
   void post(const Op& recv);
@@ -58,7 +58,6 @@ class Mailbox {
  private:
   struct Incoming {
     Op op;
-    bool needs_envelope = false;
     TensorList envelope;                         // The buffer of a posted envelope.
     std::unique_ptr<Transfer> envelope_transfer;
     BoundarySpec spec;                           // Once known.

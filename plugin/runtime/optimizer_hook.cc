@@ -1,13 +1,34 @@
 #include "plugin/runtime/optimizer_hook.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+
+#include "plugin/schedule/error.h"
 
 namespace dualpipe {
 
+namespace {
+
+double checked_clip(double clip_grad) {
+  if (clip_grad >= 0 && std::isfinite(clip_grad)) return clip_grad;
+  throw ScheduleError("optimizer_hook", fmt::format("clip_grad must be finite and at least 0 (no clipping), got {}; for "
+                                                    "example 1.0",
+                                                    clip_grad));
+}
+
+Pipeline& checked_pipeline(Pipeline& pipeline) {
+  if (pipeline.reduces_mirrors()) return pipeline;
+  throw ScheduleError("optimizer_hook", "mirrors must sum their gradients before a step, got reduce_mirrors = false; leave "
+                                        "it true, or sum and step yourself");
+}
+
+}  // namespace
+
 OptimizerHook::OptimizerHook(Pipeline& pipeline, torch::optim::Optimizer& optimizer, double clip_grad)
-    : pipeline_(pipeline),
+    : pipeline_(checked_pipeline(pipeline)),
       optimizer_(optimizer),
-      clip_grad_(clip_grad),
+      clip_grad_(checked_clip(clip_grad)),
       norm_(pipeline.transport(), pipeline.gradients()) {}
 
 OptimizerStep OptimizerHook::step() {

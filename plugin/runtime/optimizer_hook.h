@@ -20,7 +20,8 @@ struct OptimizerStep {
 
 class OptimizerHook {
  public:
-  // Collective. `optimizer` may have no parameters. Both outlive the hook.
+  // Collective. `optimizer` may have no parameters. Both outlive the hook. Throws ScheduleError where clip_grad is negative
+  // or not finite, and where mirrors keep their own halves (reduce_mirrors false): they would step apart.
   OptimizerHook(Pipeline& pipeline, torch::optim::Optimizer& optimizer, double clip_grad = 0);
   // Collective, once per training step. Does not zero gradients. clip_grad 0 clips nothing.
   OptimizerStep step();

@@ -2,20 +2,21 @@
 
 #include <fmt/format.h>
 
-#include <typeinfo>
+#include <algorithm>
 
 namespace dualpipe {
 
-std::optional<std::string> why_no_hook(StageModule& module0, int stage0, StageModule& module1, int stage1) {
-  const bool first = static_cast<bool>(module0.overlapped_forward_backward());
-  const bool second = static_cast<bool>(module1.overlapped_forward_backward());
-  if (!first && !second) {
-    return fmt::format("stages {} and {} offer no overlapped_forward_backward", std::min(stage0, stage1),
-                       std::max(stage0, stage1));
+std::optional<std::string> why_no_hook(const HookOffer& module0, const HookOffer& module1) {
+  const auto [low, high] = std::minmax(module0.stage, module1.stage);
+  if (!module0.offers && !module1.offers) {
+    return fmt::format("stages {} and {} offer no overlapped_forward_backward", low, high);
   }
-  if (!first || !second) return fmt::format("stage {} offers no overlapped_forward_backward", first ? stage1 : stage0);
-  if (typeid(module0) != typeid(module1)) {
-    return fmt::format("stages {} and {} are of different types", std::min(stage0, stage1), std::max(stage0, stage1));
+  if (!module0.offers || !module1.offers) {
+    return fmt::format("stage {} offers no overlapped_forward_backward",
+                       module0.offers ? module1.stage : module0.stage);
+  }
+  if (module0.module.hook_type() != module1.module.hook_type()) {
+    return fmt::format("stages {} and {} are of different types", low, high);
   }
   return std::nullopt;
 }
@@ -25,8 +26,7 @@ void run_in_sequence(PairIo& pair) {
   pair.run_backward();
 }
 
-void run_by_hook(PairIo& pair) {
-  const OverlapHook hook = pair.module0().overlapped_forward_backward();
+void run_by_hook(PairIo& pair, const OverlapHook& hook) {
   const at::Tensor loss1 = pair.loss1();
   auto [outputs0, loss0] = hook(pair.module0(), pair.inputs0(), pair.criterion0(), pair.labels0(), pair.module1(),
                                 loss1, pair.outputs1(), pair.output_grads1());

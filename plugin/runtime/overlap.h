@@ -31,7 +31,8 @@ class PairIo {
   virtual const TensorList& output_grads1() = 0;
   virtual const TensorList& inputs1() = 0;
 
-  // The forward's results, which go to the next stage now. Called once, before finish_backward or after it.
+  // The forward's results, which go to the next stage now. Called once, before finish_backward: both may leave over the
+  // same link, whose receiver expects the forward's first.
   virtual void finish_forward(TensorList outputs0, at::Tensor loss0) = 0;
   // The gradients of inputs1, which go to the previous stage now.
   virtual void finish_backward(TensorList input_grads1) = 0;
@@ -41,12 +42,19 @@ class PairIo {
   virtual void run_backward() = 0;
 };
 
-// Why the pair's modules have no hook in common; nothing where they have one.
-std::optional<std::string> why_no_hook(StageModule& module0, int stage0, StageModule& module1, int stage1);
+// One side of a pair, as far as the choice of a hook goes.
+struct HookOffer {
+  int stage;
+  const StageModule& module;
+  bool offers;
+};
+
+// Why two modules have no hook in common; nothing where they have one.
+std::optional<std::string> why_no_hook(const HookOffer& module0, const HookOffer& module1);
 
 // F, then B.
 void run_in_sequence(PairIo& pair);
 // By module0's own overlapped_forward_backward.
-void run_by_hook(PairIo& pair);
+void run_by_hook(PairIo& pair, const OverlapHook& hook);
 
 }  // namespace dualpipe

@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <mutex>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -64,6 +65,7 @@ Plan make_plan(const std::string& name, const Transport& transport, const Pipeli
                                       .defer_tail_weight_gradients = options.defer_tail_weight_gradients});
   require_valid(schedule, validate(training, {.defer_tail_weight_gradients = options.defer_tail_weight_gradients}));
   Program evaluation = lower(forward_only(schedule), {.slots = options.slots, .reduce_grad = false});
+  require_valid(schedule, validate(evaluation));
   std::vector<int> order = reduction_order(schedule, transport.rank());
   return {std::move(schedule), std::move(training), std::move(evaluation), std::move(order)};
 }
@@ -82,9 +84,9 @@ Stages pair_with_stages(const Plan& plan, int rank, std::vector<std::shared_ptr<
   return paired;
 }
 
-Digest digest_of(const std::string& name, const Plan* plan, const PipelineOptions& options, int ranks) {
+Digest digest_of(const std::string& name, const Plan& plan, const PipelineOptions& options, int ranks) {
   std::ostringstream rows;
-  if (plan != nullptr) print_rows(rows, plan->schedule.rows);
+  print_rows(rows, plan.schedule.rows);
   return {{"torch version", TORCH_VERSION},
           {"pipeline_schedule", name},
           {"pipeline_model_parallel_size", std::to_string(ranks)},
@@ -149,12 +151,17 @@ Edges mirror_edges(const Schedule& schedule) {
 
 std::shared_ptr<Transport> transport_for(const std::string& name, c10::intrusive_ptr<c10d::ProcessGroup> group,
                                          const PipelineOptions& options) {
-  const Schedule schedule = make_schedule(name, group->getSize(), options);
-  return make_c10d_transport(std::move(group), {.timeout = options.timeout,
-                                                .edges = neighbour_edges(schedule),
-                                                .mirror_edges = mirror_edges(schedule),
-                                                .nccl_max_ctas = options.nccl_max_ctas,
-                                                .failures = options.failures});
+  C10dTransportOptions transport{.timeout = options.timeout,
+                                 .nccl_max_ctas = options.nccl_max_ctas,
+                                 .failures = options.failures};
+  try {
+    const Schedule schedule = make_schedule(name, group->getSize(), options);
+    transport.edges = neighbour_edges(schedule);
+    transport.mirror_edges = mirror_edges(schedule);
+  } catch (const std::exception&) {
+    // The pipeline meets the same mistake and tells the other ranks, for which Gloo needs no edges.
+  }
+  return make_c10d_transport(std::move(group), transport);
 }
 
 }  // namespace
@@ -167,16 +174,19 @@ struct Pipeline::Impl {
   void build(std::vector<StageParameter> parameters);
   void watch();
   void guarded(const std::function<std::string()>& action, const std::function<void()>& body);
-  [[noreturn]] void fail(const std::string& action, const std::exception& error);
+  [[noreturn]] void fail(FailureRecord mine, bool echo);
+  void call_on_fatal(const FailureRecord& record);
   FailureRecord first_record(const FailureRecord& mine, bool echo);
 
   MicroBatches split(const TensorList& batch, std::size_t count) const;
   StepResult run(const MicroBatches& inputs, const MicroBatches& labels, const Criterion* criterion, bool training,
                  bool return_outputs);
   StepInputs step_inputs(const MicroBatches& inputs, const MicroBatches& labels, const Criterion* criterion);
+  std::optional<double> mean_over_ranks(double local, bool has_losses);
   StepResult results(StepOutputs outputs, const Criterion* criterion);
   void backward_into_host(const MicroBatches& inputs, StepOutputs& outputs);
   void require_no_pending_gradients() const;
+  void compare_copies();
   void finish_gradients();
 
   std::string name;
@@ -193,6 +203,9 @@ struct Pipeline::Impl {
   std::map<int, double> weight_of;  // By micro-batch, of the current step.
   bool gradients_open = false;      // A step's gradients await finish_gradients().
   std::optional<FailureRecord> failed;
+  std::once_flag told;           // on_fatal is called once.
+  bool copies_compared = false;  // Done before the first training step.
+  StepStatistics statistics;     // Of the last training step.
   std::unique_ptr<Watchdog> watchdog;
 };
 
@@ -208,10 +221,10 @@ Pipeline::Impl::Impl(std::string schedule, std::shared_ptr<Transport> over,
   try {
     plan = make_plan(name, *transport, options);
     parameters = take_stages(std::move(modules));
-  } catch (const ScheduleError& mistake) {
+  } catch (const std::exception& mistake) {
     error = mistake.what();
   }
-  agree(*transport, digest_of(name, &plan, options, transport->size()), error);
+  agree(*transport, digest_of(name, plan, options, transport->size()), error);
   build(std::move(parameters));
   watch();
 }
@@ -247,9 +260,7 @@ void Pipeline::Impl::build(std::vector<StageParameter> parameters) {
 void Pipeline::Impl::watch() {
   if (!options.failures) return;
   watchdog = std::make_unique<Watchdog>(options.failures, [this](const FailureRecord& record) {
-    if (record.rank == transport->rank()) return;
-    if (options.on_fatal) return options.on_fatal(record);
-    transport->abort(record.to_string());
+    options.on_fatal ? call_on_fatal(record) : transport->abort(record.to_string());
   });
 }
 
@@ -265,12 +276,19 @@ FailureRecord Pipeline::Impl::first_record(const FailureRecord& mine, bool echo)
   return options.failures->record(mine);
 }
 
-void Pipeline::Impl::fail(const std::string& action, const std::exception& error) {
-  const bool echo = dynamic_cast<const TransportError*>(&error) != nullptr;
-  FailureRecord mine{transport->rank(), action, error.what()};
-  if (const auto* lost = dynamic_cast<const PeerError*>(&error)) mine = {lost->peer(), "an unknown action", error.what()};
-  failed = first_record(mine, echo);
-  if (options.on_fatal) options.on_fatal(*failed);
+void Pipeline::Impl::call_on_fatal(const FailureRecord& record) {
+  std::call_once(told, [&] { options.on_fatal(record); });
+}
+
+// Called while the original exception is handled, which the new one is nested around.
+void Pipeline::Impl::fail(FailureRecord mine, bool echo) {
+  failed = mine;
+  try {
+    failed = first_record(mine, echo);
+  } catch (const std::exception&) {
+    // The channel is lost too; what this rank knows still stands.
+  }
+  if (options.on_fatal) call_on_fatal(*failed);
   std::throw_with_nested(PipelineError(transport->rank(), *failed));
 }
 
@@ -278,8 +296,14 @@ void Pipeline::Impl::guarded(const std::function<std::string()>& action, const s
   if (failed) throw PipelineError(transport->rank(), *failed);
   try {
     body();
+  } catch (const PeerError& error) {
+    fail({error.peer(), "an unknown action", error.what()}, true);
+  } catch (const TransportError& error) {
+    fail({transport->rank(), action(), error.what()}, true);
   } catch (const std::exception& error) {
-    fail(action(), error);
+    fail({transport->rank(), action(), error.what()}, false);
+  } catch (...) {
+    fail({transport->rank(), action(), "an exception of an unknown type"}, false);
   }
 }
 
@@ -306,13 +330,24 @@ StepInputs Pipeline::Impl::step_inputs(const MicroBatches& inputs, const MicroBa
   step.criterion = criterion;
   weight_of.clear();
   double local = 0;
-  if (criterion != nullptr) {
-    for (int k : loss_ids) local += weight_of[k] = criterion->weight_of(step.labels.at(k));
-    weights->start(local);
-    const bool sum = criterion->returns_sum;
-    step.loss_scale = [this, sum](int k) { return (sum ? 1.0 : weight_of.at(k)) / weights->total(); };
+  for (int k : loss_ids) {
+    weight_of[k] = criterion == nullptr ? 0 : criterion->weight_of(step.labels.at(k));
+    local += weight_of[k];
   }
+  if (!loss_ids.empty()) weights->start(local);
+  const bool sum = criterion != nullptr && criterion->returns_sum;
+  step.loss_scale = [this, sum](int k) { return weights->share(sum ? 1.0 : weight_of.at(k)); };
   return step;
+}
+
+// The mean loss of the global batch from each end's part; nothing where no rank has a criterion.
+std::optional<double> Pipeline::Impl::mean_over_ranks(double local, bool has_losses) {
+  at::Tensor parts = at::tensor({local, has_losses ? 1.0 : 0.0}, at::TensorOptions().dtype(at::kDouble))
+                         .to(transport->device());
+  transport->all_reduce_sum(parts);
+  const at::Tensor sums = parts.cpu();
+  if (sums[1].item<double>() == 0) return std::nullopt;
+  return sums[0].item<double>();
 }
 
 StepResult Pipeline::Impl::results(StepOutputs outputs, const Criterion* criterion) {
@@ -320,18 +355,14 @@ StepResult Pipeline::Impl::results(StepOutputs outputs, const Criterion* criteri
   double local = 0;
   for (auto& [k, loss] : outputs.losses) {
     const double weight = weight_of.at(k);
-    if (options.mean_loss_on_every_rank) {
-      local += loss.item<double>() * (criterion->returns_sum ? 1.0 : weight) / weights->total();
-    }
-    result.losses.push_back(criterion->returns_sum ? loss / weight : loss);
+    const bool sum = criterion->returns_sum;
+    if (options.mean_loss_on_every_rank) local += loss.item<double>() * weights->share(sum ? 1.0 : weight);
+    if (sum) loss = weight > 0 ? loss / weight : at::zeros_like(loss);
+    result.losses.push_back(loss);
   }
   for (auto& [k, tensors] : outputs.outputs) result.outputs.push_back(std::move(tensors));
-  if (criterion != nullptr) weights->finish();
-  if (criterion != nullptr && options.mean_loss_on_every_rank) {
-    at::Tensor mean = at::full({1}, local, at::TensorOptions().dtype(at::kDouble).device(transport->device()));
-    transport->all_reduce_sum(mean);
-    result.mean_loss = mean.item<double>();
-  }
+  if (!loss_ids.empty()) weights->finish();
+  if (options.mean_loss_on_every_rank) result.mean_loss = mean_over_ranks(local, !outputs.losses.empty());
   result.statistics = executor->statistics();
   return result;
 }
@@ -361,7 +392,8 @@ void Pipeline::Impl::require_no_pending_gradients() const {
 
 StepResult Pipeline::Impl::run(const MicroBatches& inputs, const MicroBatches& labels, const Criterion* criterion,
                                bool training, bool return_outputs) {
-  if (training) require_no_pending_gradients();
+  require_no_pending_gradients();
+  if (training) compare_copies();
   StepInputs step = step_inputs(inputs, labels, criterion);
   step.training = training;
   step.return_outputs = return_outputs;
@@ -384,6 +416,11 @@ void Pipeline::Impl::finish_gradients() {
   reduction->finish(*gradients);
   gradients->finish_step();
   gradients_open = false;
+  statistics = executor->statistics();
+}
+
+void Pipeline::Impl::compare_copies() {
+  if (!std::exchange(copies_compared, true)) check_copies(*transport, gradients->parameters());
 }
 
 // --- the public face
@@ -451,6 +488,10 @@ const std::string& Pipeline::schedule() const { return impl_->name; }
 std::vector<int> Pipeline::stages() const { return impl_->plan.schedule.placement.stages_of(rank()); }
 std::vector<int> Pipeline::input_micro_batches() const { return impl_->input_ids; }
 std::vector<int> Pipeline::loss_micro_batches() const { return impl_->loss_ids; }
+bool Pipeline::reduces_mirrors() const {
+  return impl_->options.reduce_mirrors || !impl_->plan.schedule.placement.mirror_of(rank());
+}
+const StepStatistics& Pipeline::statistics() const { return impl_->statistics; }
 const std::vector<StageParameter>& Pipeline::parameters() const { return impl_->gradients->parameters(); }
 const Gradients& Pipeline::gradients() const { return *impl_->gradients; }
 std::shared_ptr<Transport> Pipeline::transport() const { return impl_->transport; }

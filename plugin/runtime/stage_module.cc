@@ -11,12 +11,16 @@ class WrappedStage : public StageModule {
  public:
   WrappedStage(std::shared_ptr<torch::nn::Module> module, std::function<TensorList(const TensorList&)> forward,
                OverlapHook hook)
-      : forward_(std::move(forward)), hook_(std::move(hook)) {
-    register_module(std::string(kWrappedName), std::move(module));
-  }
+      : module_(register_module(std::string(kWrappedName), std::move(module))),
+        forward_(std::move(forward)),
+        hook_(std::move(hook)) {}
 
   TensorList forward(const TensorList& inputs) override { return forward_(inputs); }
   OverlapHook overlapped_forward_backward() override { return hook_; }
+  const std::type_info& hook_type() const override {
+    const torch::nn::Module& module = *module_;
+    return typeid(module);
+  }
 
   // As if the wrapped module were the stage itself.
   std::string logical_name(int stage, const std::string& local_name) const override {
@@ -24,6 +28,7 @@ class WrappedStage : public StageModule {
   }
 
  private:
+  std::shared_ptr<torch::nn::Module> module_;
   std::function<TensorList(const TensorList&)> forward_;
   OverlapHook hook_;
 };

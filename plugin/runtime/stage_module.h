@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <typeinfo>
 #include <utility>
 
 #include "plugin/runtime/criterion.h"
@@ -31,11 +32,16 @@ using OverlapHook = std::function<OverlapResult(
 
 class StageModule : public torch::nn::Module {
  public:
-  // Inputs are leaves (or undefined); outputs may be views, non-contiguous, integers, undefined, inputs themselves.
+  // Inputs are leaves (or undefined); outputs may be views, non-contiguous, integers, undefined, inputs themselves. What
+  // is returned is sent without a copy: it must not be overwritten later (a buffer that is used again, say).
   virtual TensorList forward(const TensorList& inputs) = 0;
 
-  // Empty: the pair runs in sequence. Used where both modules of a pair are of one type and both offer it.
+  // Asked once, when the pipeline is made. Empty: the pair runs in sequence. Used where both modules of a pair are of one
+  // type and both offer it.
   virtual OverlapHook overlapped_forward_backward() { return {}; }
+
+  // What counts as the module's type for that: of a wrapped module its own.
+  virtual const std::type_info& hook_type() const { return typeid(*this); }
 
   // The name of a parameter that does not depend on schedule or layout, from its local name as named_parameters() gives
   // it. Two parameters of one name are one logical parameter (a mirror, a tied weight). Default: "stage3.<local name>".

@@ -36,13 +36,25 @@ std::vector<std::string_view> split_lines(std::string_view text) {
   return lines;
 }
 
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file.is_open() || std::filesystem::is_directory(path)) {
+    throw ScheduleError(path, "a schedule must be a file that can be read, got none");
+  }
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+bool is_communication(const Cell& cell) { return !is_compute(cell.action.op.kind); }
+
 using CellRows = std::vector<std::vector<Cell>>;
 
 CellRows compute_cells(std::string_view csv, const std::string& origin) {
   CellRows rows;
   for (const std::string_view line : split_lines(csv)) {
     std::vector<Cell> cells = parse_cells(line, CellPlace{origin, static_cast<int>(rows.size()), std::nullopt});
-    std::erase_if(cells, [](const Cell& cell) { return !is_compute(cell.action.op.kind); });
+    std::erase_if(cells, is_communication);
     rows.push_back(std::move(cells));
   }
   return rows;
@@ -94,14 +106,16 @@ Schedule parse_schedule(std::string_view csv, std::string name) {
   return Schedule{std::move(name), std::move(placement), num_microbatches, std::move(rows)};
 }
 
-Schedule read_schedule(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file.is_open() || std::filesystem::is_directory(path)) {
-    throw ScheduleError(path, "a schedule must be a file that can be read, got none");
+std::size_t count_communication_cells(const std::string& path) {
+  const std::string csv = read_text(path);
+  std::size_t count = 0;
+  for (const std::string_view line : split_lines(csv)) {
+    const std::vector<Cell> cells = parse_cells(line, CellPlace{path, std::nullopt, std::nullopt});
+    count += std::count_if(cells.begin(), cells.end(), is_communication);
   }
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse_schedule(text.str(), path);
+  return count;
 }
+
+Schedule read_schedule(const std::string& path) { return parse_schedule(read_text(path), path); }
 
 }  // namespace dualpipe

@@ -6,6 +6,7 @@
 // print_* and parse_* are each other's inverse.
 #pragma once
 
+#include <cstddef>
 #include <iosfwd>
 #include <string>
 #include <string_view>
@@ -30,6 +31,8 @@ Row parse_row(std::string_view line);
 // Communication kinds in the file are dropped: they are lowered anew. `name` becomes Schedule::name.
 Schedule parse_schedule(std::string_view csv, std::string name);
 Schedule read_schedule(const std::string& path);
+// How many cells of the file read_schedule() drops for their kind.
+std::size_t count_communication_cells(const std::string& path);
 
 std::string print_row(const Row& row);
 void print_rows(std::ostream& out, const std::vector<Row>& rows);  // A line per rank.

@@ -118,8 +118,9 @@ class RuntimeConsumer(PackageTest):
 class FieldReport73(PackageTest):
     """A consumer that sets a newer C++ standard, with and without a CUDA compiler."""
 
-    def test_every_standard_configures_without_a_cuda_compiler(self):
+    def test_every_standard_configures_without_a_cuda_compiler_and_the_newest_links(self):
         self.configures_under_every_standard([], path_without("nvcc"))
+        self.build_and_run_consumer(self.scratch / f"std_{STANDARDS[-1]}")
 
     def test_every_standard_configures_with_a_cuda_compiler(self):
         nvcc = shutil.which("nvcc")

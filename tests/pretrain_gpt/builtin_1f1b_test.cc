@@ -48,7 +48,7 @@ MicroBatch batch_of(const Config& config, int index) {
 }
 
 ReadMicroBatch reader(const Config& config) {
-  return [&config](int index) { return batch_of(config, index); };
+  return read_by([&config](int index) { return batch_of(config, index); });
 }
 
 struct Result {
@@ -232,10 +232,10 @@ TEST(Builtin1F1B, ReadsMicroBatchesOnTheFirstAndTheLastRankAlone) {
   const Config config = test_config(4);
   std::vector<int> reads(4);
   run_rank_threads(config, 4, [&](const TrainContext& context) {
-    builtin_1f1b().make(context)->train_step([&](int index) {
+    builtin_1f1b().make(context)->train_step(read_by([&](int index) {
       ++reads[static_cast<std::size_t>(context.rank)];
       return batch_of(config, index);
-    });
+    }));
   });
   EXPECT_GT(reads[0], 0);
   EXPECT_EQ(reads[1], 0);

@@ -54,23 +54,25 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"DuplicateKey", "num_layers: 8\nseed: 1\nnum_layers: 4\n",
                 "[gpt.yaml:3] num_layers must be given once, got it on line 1 too; remove one"},
         Refused{"WrongType", "seed: 1\nnum_layers: 8x\n",
-                "[gpt.yaml:2] num_layers must be an integer of at least 1, got '8x'; for example 8"},
+                "[gpt.yaml:2] num_layers must be an integer from 1 to 65536, got '8x'; for example 8"},
         Refused{"QuotedNumber", "num_layers: \"8\"\n",
-                "[gpt.yaml:1] num_layers must be an integer of at least 1, got '8'; for example 8"},
+                "[gpt.yaml:1] num_layers must be an integer from 1 to 65536, got '8'; for example 8"},
         Refused{"SectionForAValue", "lr:\n  max: 1\n",
                 "[gpt.yaml:1] lr must be a number of at least 0, got a section; for example 0.003"},
         Refused{"NoValue", "lr:\n", "[gpt.yaml:1] lr must be a number of at least 0, got nothing; for example 0.003"},
         Refused{"Fraction", "num_layers: 8.5\n",
-                "[gpt.yaml:1] num_layers must be an integer of at least 1, got '8.5'; for example 8"},
+                "[gpt.yaml:1] num_layers must be an integer from 1 to 65536, got '8.5'; for example 8"},
         Refused{"NotABoolean", "record_actions: yes\n",
                 "[gpt.yaml:1] record_actions must be true or false, got 'yes'; for example true"},
         Refused{"NotAList", "pipeline_layer_counts: 2\n",
-                "[gpt.yaml:1] pipeline_layer_counts must be a list of integers of at least 1, got '2'; for example "
+                "[gpt.yaml:1] pipeline_layer_counts must be a list of integers from 1 to 65536, got '2'; for example "
                 "[2, 2, 2, 2]"},
         Refused{"UnknownDtype", "params_dtype: float16\n",
                 "[gpt.yaml:1] params_dtype must be float32, float64 or bfloat16, got 'float16'; for example float32"},
         Refused{"NotYaml", "num_layers: [8\n",
                 "[gpt.yaml:2] must be YAML, one `key: value` a line; end of sequence flow not found"},
+        Refused{"TwoDocuments", "num_layers: 8\n---\nseed: 1\n",
+                "[gpt.yaml:3] must be in the one document of the file, got 2 documents; remove the `---` between"},
         Refused{"NoMapping", "num_layers\n",
                 "[gpt.yaml:1] must be `key: value` lines, got something else; for example num_layers: 8"}),
     test_name);
@@ -80,22 +82,52 @@ INSTANTIATE_TEST_SUITE_P(
     FieldReport71, RefusedConfig,
     testing::Values(
         Refused{"NoTimeout", "timeout_s: 0\n",
-                "[gpt.yaml:1] timeout_s must be an integer of at least 1, got '0'; for example 300"},
+                "[gpt.yaml:1] timeout_s must be an integer from 1 to 1000000, got '0'; for example 300"},
         Refused{"NoMicroBatch", "micro_batch_size: 0\n",
-                "[gpt.yaml:1] micro_batch_size must be an integer of at least 1, got '0'; for example 1"},
+                "[gpt.yaml:1] micro_batch_size must be an integer from 1 to 1048576, got '0'; for example 1"},
         Refused{"NoBatch", "global_batch_size: 0\n",
-                "[gpt.yaml:1] global_batch_size must be an integer of at least 1, got '0'; for example 16"},
+                "[gpt.yaml:1] global_batch_size must be an integer from 1 to 2147483647, got '0'; for example 16"},
         Refused{"NoPipeline", "pipeline_model_parallel_size: 0\n",
-                "[gpt.yaml:1] pipeline_model_parallel_size must be an integer of at least 1, got '0'; for example 4"},
+                "[gpt.yaml:1] pipeline_model_parallel_size must be an integer from 1 to 2147483647, got '0'; for example 4"},
         Refused{"NegativeClip", "clip_grad: -1\n",
                 "[gpt.yaml:1] clip_grad must be a number of at least 0, got '-1'; for example 1"},
         Refused{"NegativeSeed", "seed: -1\n",
-                "[gpt.yaml:1] seed must be an integer of at least 0, got '-1'; for example 1234"},
+                "[gpt.yaml:1] seed must be an integer from 0 to 2147483647, got '-1'; for example 1234"},
         Refused{"BetaOfOne", "adam_beta2: 1\n",
                 "[gpt.yaml:1] adam_beta2 must be a number of at least 0 and below 1, got '1'; for example 0.95"},
         Refused{"Infinity", "lr: .inf\n",
                 "[gpt.yaml:1] lr must be a number of at least 0, got '.inf'; for example 0.003"}),
     test_name);
+
+// Numbers that would not fit where they are used.
+INSTANTIATE_TEST_SUITE_P(
+    TooLarge, RefusedConfig,
+    testing::Values(
+        Refused{"Batch", "global_batch_size: 4294967312\n",  // 2^32 + 16: 16 if cut to 32 bits.
+                "[gpt.yaml:1] global_batch_size must be an integer from 1 to 2147483647, got '4294967312'; for example "
+                "16"},
+        Refused{"MicroBatches", "global_batch_size: 16777217\n",
+                "[config] global_batch_size must be at most 16777216 micro-batches, got global_batch_size = 16777217 "
+                "(gpt.yaml:1), with micro_batch_size = 1 (default); for example 8"},
+        Refused{"Chunks", "virtual_pipeline_model_parallel_size: 4294967298\n",
+                "[gpt.yaml:1] virtual_pipeline_model_parallel_size must be an integer from 1 to 65536, got "
+                "'4294967298'; for example 2"},
+        Refused{"MoreThan64Bits", "seed: 18446744073709551617\n",
+                "[gpt.yaml:1] seed must be an integer from 0 to 2147483647, got '18446744073709551617'; for example "
+                "1234"},
+        Refused{"LayerCounts", "pipeline_layer_counts: [4294967297, 1]\n",
+                "[gpt.yaml:1] pipeline_layer_counts must be a list of integers from 1 to 65536, got a list; for "
+                "example [2, 2, 2, 2]"}),
+    test_name);
+
+TEST(Config, TakesTheMostMicroBatches) {
+  EXPECT_EQ(parse_config("global_batch_size: 33554432\nmicro_batch_size: 2\n", "gpt.yaml").num_microbatches(),
+            16777216);
+}
+
+TEST(Config, MayMarkItsOneDocument) {
+  EXPECT_EQ(parse_config("---\nnum_layers: 3\n...\n", "gpt.yaml").num_layers, 3);
+}
 
 // Rules between keys say where each of the two came from.
 INSTANTIATE_TEST_SUITE_P(
@@ -203,7 +235,6 @@ TEST(FieldReport67, RefusesAWorldThatDoesNotFitThePipeline) {
   }
 }
 
-// A member of Config without a key would escape the comparison between ranks.
 TEST(Config, EveryExampleFileNamesOnlyKnownKeys) {
   int files = 0;
   for (const auto& entry : std::filesystem::directory_iterator("configs")) {

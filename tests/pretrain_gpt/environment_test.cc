@@ -65,6 +65,42 @@ TEST(Environment, ReadsOpenMpi) {
   EXPECT_EQ(environment.local_rank, 1);
 }
 
+TEST(Environment, ReadsHydra) {
+  const Environment environment = read({{"PMI_RANK", "3"},
+                                        {"PMI_SIZE", "4"},
+                                        {"MPI_LOCALRANKID", "1"},
+                                        {"MPI_LOCALNRANKS", "2"},
+                                        {"MASTER_ADDR", "node0"}});
+  EXPECT_EQ(environment.rank, 3);
+  EXPECT_EQ(environment.world_size, 4);
+  EXPECT_EQ(environment.local_rank, 1);
+  EXPECT_EQ(environment.local_world_size, 2);
+  EXPECT_EQ(environment.master_address, "node0");
+}
+
+// mpiexec inside a batch job, whose own variables are those of the one process that ran it.
+TEST(Environment, PrefersHydraInsideASlurmJob) {
+  const Environment environment = read({{"PMI_RANK", "1"},
+                                        {"PMI_SIZE", "2"},
+                                        {"MPI_LOCALRANKID", "1"},
+                                        {"MPI_LOCALNRANKS", "2"},
+                                        {"SLURM_PROCID", "0"},
+                                        {"SLURM_NTASKS", "8"}});
+  EXPECT_EQ(environment.rank, 1);
+  EXPECT_EQ(environment.world_size, 2);
+}
+
+TEST(Environment, PrefersSlurmWhereItSetsPmiItself) {
+  const Environment environment = read({{"PMI_RANK", "5"},
+                                        {"PMI_SIZE", "8"},
+                                        {"SLURM_PROCID", "5"},
+                                        {"SLURM_NTASKS", "8"},
+                                        {"SLURM_NNODES", "2"},
+                                        {"SLURM_JOB_NODELIST", "n[3-4]"}});
+  EXPECT_EQ(environment.master_address, "n3");
+  EXPECT_EQ(environment.local_world_size, 1);
+}
+
 TEST(Environment, ReadsSlurm) {
   const Environment environment = read({{"SLURM_PROCID", "5"},
                                         {"SLURM_NTASKS", "8"},
@@ -123,6 +159,27 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"LocalWorldTooLarge",
                 {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"LOCAL_WORLD_SIZE", "3"}},
                 "[LOCAL_WORLD_SIZE] must be an integer from 1 to 2, got '3'; for example LOCAL_WORLD_SIZE=1"},
+        Refused{"OpenMpiMaster",
+                {{"OMPI_COMM_WORLD_RANK", "1"},
+                 {"OMPI_COMM_WORLD_SIZE", "4"},
+                 {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}},
+                "[MASTER_ADDR] must name the machine of rank 0 where only 2 of 4 processes are on this one, got "
+                "nothing; for example MASTER_ADDR=node0"},
+        Refused{"HydraMaster",
+                {{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "1"}},
+                "[MASTER_ADDR] must name the machine of rank 0 where only 1 of 4 processes are on this one, got "
+                "nothing; for example MASTER_ADDR=node0"},
+        Refused{"SlurmMaster",
+                {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_NNODES", "2"}},
+                "[MASTER_ADDR] must name the machine of rank 0 where only 1 of 4 processes are on this one, got "
+                "nothing; for example MASTER_ADDR=node0"},
+        Refused{"HydraSize",
+                {{"PMI_RANK", "1"}},
+                "[PMI_SIZE] must be set where PMI_RANK is, got nothing; for example PMI_SIZE=1"},
+        Refused{"HydraRank",
+                {{"PMI_RANK", "4"}, {"PMI_SIZE", "4"}},
+                "[PMI_RANK] must be below PMI_SIZE = 4, got 4; for example PMI_RANK=0"},
         Refused{"Port",
                 {{"MASTER_PORT", "70000"}},
                 "[MASTER_PORT] must be an integer from 1 to 65535, got '70000'; for example MASTER_PORT=1"},

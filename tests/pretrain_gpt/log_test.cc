@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "examples/pretrain_gpt/error.h"
 #include "examples/pretrain_gpt/iteration_record.h"
+#include "examples/pretrain_gpt/line_file.h"
 #include "examples/pretrain_gpt/train_log.h"
 
 namespace pretrain_gpt {
@@ -100,6 +102,30 @@ TEST(TrainLog, WritesEveryStepAndALinePerInterval) {
   EXPECT_EQ(steps, 5);
   std::fclose(stream);
   std::filesystem::remove_all(config.output_dir);
+}
+
+// /dev/full is a disk without space.
+TEST(LineFile, SaysThatALineIsLostAndWhy) {
+  LineFile file("/dev/full");
+  try {
+    file.append("0F0,0B0");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "[/dev/full] must be a file that can be written, got: No space left on device; free some space, or "
+                 "choose another folder, for example output_dir: output");
+  }
+}
+
+TEST(LineFile, RefusesAFileThatCannotBeMade) {
+  try {
+    LineFile file("no/such/folder/actions.csv");
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "[no/such/folder/actions.csv] must be a file that can be written, got: No such file or directory; "
+                 "free some space, or choose another folder, for example output_dir: output");
+  }
 }
 
 }  // namespace

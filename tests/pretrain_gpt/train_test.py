@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import signal
 import socket
 import subprocess
@@ -187,6 +188,41 @@ class TrainTest(unittest.TestCase):
             self.assertLess(time.monotonic() - start, 30)
             for rank, (code, _, err) in enumerate(outcomes):
                 self.assertEqual(code, -signal.SIGKILL if rank == victim else 1, err)
+
+    def test_a_full_disk_is_reported(self):
+        for name, settings in (("metrics.jsonl", []), ("actions.csv", ["record_actions=true", "train_iters=2"])):
+            output = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+            (output / name).symlink_to("/dev/full")
+            self.refused(2, f"[{output}/{name}] must be a file that can be written, got: No space left on device",
+                         [*settings, f"output_dir={output}"])
+
+    def test_processes_of_the_script_end_with_it(self):
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            process = self.start_script("--set", "train_iters=1000000")
+            for line in process.stdout:
+                if " iteration " in line:
+                    break
+            process.send_signal(number)
+            process.communicate(timeout=20)  # Its pipes are closed once every process is gone.
+            self.assertEqual(process.returncode, code)
+
+    def test_the_script_returns_the_failure_of_a_process(self):
+        process = self.start_script("--set", "lr=x")
+        self.assertEqual(process.communicate(timeout=60)[1].count("[--set lr=x] lr must be"), 2)
+        self.assertEqual(process.returncode, 1)
+
+    def start_script(self, *arguments):
+        """train.sh in a checkout without .venv, so that it starts the processes itself."""
+        root = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        script = root / "examples/pretrain_gpt/train.sh"
+        script.parent.mkdir(parents=True)
+        shutil.copy("examples/pretrain_gpt/train.sh", script)
+        (root / "data").mkdir()
+        (root / "data/python.idx").touch()
+        variables = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+        variables.update(NPROC="2", BUILD_DIR=str(pathlib.Path(PROGRAM).parents[1]))
+        return subprocess.Popen([script, self.folder / "gpt.yaml", *arguments, "--set", f"output_dir={root}/output"],
+                                env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def test_lists_schedules(self):
         run = subprocess.run([PROGRAM, "schedules"], text=True, capture_output=True, check=True)

@@ -56,6 +56,7 @@ void compare_results(const Comparison& comparison, const Pipeline& pipeline, con
     const int k = mine[i];
     expect_close(result.losses[i], wanted.losses[k], comparison.tolerance, fmt::format("loss of micro-batch {}", k));
     EXPECT_FALSE(result.losses[i].requires_grad());
+    ASSERT_EQ(result.outputs[i].size(), wanted.outputs[k].size());
     for (std::size_t t = 0; t < result.outputs[i].size(); ++t) {
       expect_close(result.outputs[i][t], wanted.outputs[k][t], comparison.tolerance,
                    fmt::format("output {} of micro-batch {}", t, k));

@@ -17,10 +17,19 @@ using testing::HasSubstr;
 
 std::vector<std::shared_ptr<StageModule>> two_stages() { return {mlp_stage(0), mlp_stage(1)}; }
 
-// The message of every rank.
+// Over whatever the rank has.
+Pipeline make(const std::string& schedule, Rank& rank, std::vector<std::shared_ptr<StageModule>> stages,
+              PipelineOptions options) {
+  options.timeout = std::chrono::seconds(30);
+  if (rank.group) return Pipeline(schedule, rank.group, std::move(stages), std::move(options));
+  return Pipeline(schedule, rank.transport, std::move(stages), std::move(options));
+}
+
+// The message of every rank, over loopback and over Gloo.
 std::vector<std::string> refusals(int ranks, const std::function<void(Rank&)>& body) {
   std::vector<std::string> messages;
   for (const auto& error : errors_of_ranks(ranks, body)) messages.push_back(error.value_or("nothing was refused"));
+  for (const auto& error : errors_of_gloo_ranks(ranks, body)) messages.push_back(error.value_or("nothing was refused"));
   return messages;
 }
 
@@ -42,7 +51,7 @@ TEST(PipelineMistakes, AreRefusedOnEveryRankWithTheRule) {
   for (const Mistake& mistake : mistakes) {
     SCOPED_TRACE(mistake.name);
     for (const std::string& message : refusals(2, [&](Rank& rank) {
-           Pipeline(mistake.schedule, rank.transport, two_stages(), mistake.options);
+           make(mistake.schedule, rank, two_stages(), mistake.options);
          })) {
       EXPECT_THAT(message, HasSubstr(mistake.message));
     }
@@ -51,7 +60,7 @@ TEST(PipelineMistakes, AreRefusedOnEveryRankWithTheRule) {
 
 TEST(PipelineMistakes, AnOddNumberOfRanks) {
   for (const std::string& message : refusals(3, [&](Rank& rank) {
-         Pipeline("dualpipe", rank.transport, two_stages(), {.num_microbatches = 8});
+         make("dualpipe", rank, two_stages(), {.num_microbatches = 8});
        })) {
     EXPECT_THAT(message, HasSubstr("pipeline_model_parallel_size must be even, got 3"));
   }
@@ -61,16 +70,24 @@ TEST(PipelineMistakes, OfOneRankAreToldToAll) {
   const auto messages = refusals(2, [](Rank& rank) {
     auto stages = two_stages();
     if (rank.index == 1) stages[1] = nullptr;
-    Pipeline("dualpipe", rank.transport, stages, {.num_microbatches = 4});
+    make("dualpipe", rank, stages, {.num_microbatches = 4});
   });
   for (const std::string& message : messages) {
     EXPECT_EQ(message, "[rank 1] [dualpipe] the module of stage 0 is null");
   }
 }
 
+TEST(PipelineMistakes, OfOneRankInTheOptionsAreToldToAll) {
+  for (const std::string& message : refusals(2, [](Rank& rank) {
+         make("dualpipe", rank, two_stages(), {.num_microbatches = rank.index == 0 ? 4 : 0});
+       })) {
+    EXPECT_EQ(message, "[rank 1] [pipeline] num_microbatches must be at least 1, got 0");
+  }
+}
+
 TEST(PipelineMistakes, RanksThatDisagreeSeeBothValues) {
   const auto messages = refusals(2, [](Rank& rank) {
-    Pipeline("dualpipe", rank.transport, two_stages(), {.num_microbatches = rank.index == 0 ? 4 : 6});
+    make("dualpipe", rank, two_stages(), {.num_microbatches = rank.index == 0 ? 4 : 6});
   });
   for (const std::string& message : messages) {
     EXPECT_EQ(message, "[pipeline] ranks disagree about num_microbatches: 4 on rank 0, 6 on rank 1");
@@ -84,7 +101,7 @@ TEST(PipelineMistakes, AScheduleFileThatCannotRunIsExplained) {
     file << "0F0,0F1,0B0\n1F0,1B0,1F1,1B1\n";
   }
   for (const std::string& message : refusals(2, [&](Rank& rank) {
-         Pipeline(path, rank.transport, {mlp_stage(rank.index)}, {.num_microbatches = 2});
+         make(path, rank, {mlp_stage(rank.index)}, {.num_microbatches = 2});
        })) {
     EXPECT_THAT(message, HasSubstr("0B1"));
   }

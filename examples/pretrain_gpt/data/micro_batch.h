@@ -16,8 +16,19 @@ struct MicroBatch {
   at::Tensor loss_mask;  // float32: 1 where the label counts, 0 where not.
 };
 
-// Micro-batch `index` of the current step. It holds the same samples under every schedule, and may be read on any rank,
-// in any order, more than once.
-using ReadMicroBatch = std::function<MicroBatch(int index)>;
+struct Targets {
+  at::Tensor labels;
+  at::Tensor loss_mask;
+};
+
+// Micro-batch `index` of the current step, by halves: the rank where it enters reads its tokens, the rank where its loss
+// is computed its targets. It holds the same samples under every schedule, and may be read in any order, more than once.
+struct ReadMicroBatch {
+  std::function<at::Tensor(int index)> tokens;
+  std::function<Targets(int index)> targets;
+};
+
+// Both halves from one function.
+ReadMicroBatch read_by(std::function<MicroBatch(int index)> read);
 
 }  // namespace pretrain_gpt
