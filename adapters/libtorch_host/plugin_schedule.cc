@@ -58,8 +58,7 @@ void validate(const std::string& schedule, const pretrain_gpt::Config& config, i
 
 PluginSchedule::PluginSchedule(const std::string& schedule, const pretrain_gpt::TrainContext& context)
     : record_actions_(context.config.record_actions), criterion_(gpt_criterion()) {
-  const Placement placement =
-      builtin_registry().make(schedule, spec_of(context.config, context.world_size)).placement;
+  const Placement placement = builtin_registry().make(schedule, spec_of(context.config, context.world_size)).placement;
   stages_ = build_stages(placement, context.config, context.rank);
   pipeline_ = std::make_unique<Pipeline>(schedule, context.group,
                                          std::vector<std::shared_ptr<StageModule>>(stages_.begin(), stages_.end()),

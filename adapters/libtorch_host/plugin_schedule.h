@@ -1,8 +1,8 @@
 // adapters/libtorch_host/plugin_schedule.h
 //
 // A schedule of the plugin as the trainer's forward-backward function: divides the layers into the stages that the
-// schedule's placement asks for (for DualPipe mirrored pairs of chunks), feeds the micro-batches that enter at this rank,
-// and installs the optimizer-step hook.
+// schedule's placement asks for (for DualPipe mirrored pairs of chunks), feeds the micro-batches that enter at this
+// rank, and installs the optimizer-step hook.
 #pragma once
 
 #include <memory>

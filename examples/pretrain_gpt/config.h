@@ -41,7 +41,7 @@ struct Config {
   // Pipeline.
   std::string pipeline_schedule = "builtin_1f1b";                    // A name from `pretrain_gpt schedules`.
   std::optional<std::int64_t> pipeline_model_parallel_size;          // Ranks of the pipeline; default: the world size.
-  std::optional<std::int64_t> virtual_pipeline_model_parallel_size;  // Chunks per rank; interleaved_1f1b alone reads it.
+  std::optional<std::int64_t> virtual_pipeline_model_parallel_size;  // Chunks per rank; of interleaved_1f1b alone.
   std::vector<std::int64_t> pipeline_layer_counts;  // Layers of each stage, in stage order; empty: divided by cost.
   // The next two are for the plugin's schedules; builtin_1f1b takes them and does what it does without.
   bool variable_seq_lengths = false;         // Boundary shapes may differ between micro-batches.

@@ -22,9 +22,10 @@ constexpr int kRows = 4;  // Of a micro-batch.
 constexpr double kTolerance = 1e-10;
 
 const dualpipe::Criterion& mean_square() {
-  static const dualpipe::Criterion criterion([](const dualpipe::TensorList& outputs, const dualpipe::TensorList& labels) {
-    return (outputs.at(0) - labels.at(0)).square().mean();
-  });
+  static const dualpipe::Criterion criterion(
+      [](const dualpipe::TensorList& outputs, const dualpipe::TensorList& labels) {
+        return (outputs.at(0) - labels.at(0)).square().mean();
+      });
   return criterion;
 }
 
@@ -105,10 +106,11 @@ int run(const std::string& schedule, int num_microbatches) {
     gradient = std::max(gradient, worst_gradient(static_cast<const Stage&>(*modules[i]), *whole[stages[i]]));
   }
   const bool passed = std::max({loss, output, gradient}) <= kTolerance;
-  fmt::print("{} rank {}: {} losses within {:.1e}, {} inferred outputs within {:.1e}, every gradient within {:.1e} of one "
-             "process; {}: {}\n",
-             schedule, pipeline.rank(), mine.size(), loss, mine.size(), output, gradient,
-             trained.statistics.overlap_summary(), passed ? "passed" : "FAILED");
+  fmt::print(
+      "{} rank {}: {} losses within {:.1e}, {} inferred outputs within {:.1e}, every gradient within {:.1e} of one "
+      "process; {}: {}\n",
+      schedule, pipeline.rank(), mine.size(), loss, mine.size(), output, gradient, trained.statistics.overlap_summary(),
+      passed ? "passed" : "FAILED");
   return passed ? 0 : 1;
 }
 

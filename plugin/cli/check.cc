@@ -55,7 +55,7 @@ void add_check(CLI::App& app, int& status) {
   command->add_option("file", options->path, "A schedule in the text form, a line per rank")->required();
   add_colour_option(*command, options->colour);
   command->footer(
-      "Only compute cells are checked: cells of communication (SEND_F, RECV_F, REDUCE_GRAD, ...) are ignored and lowered "
+      "Only compute cells are checked: cells of communication (SEND_F, REDUCE_GRAD, ...) are ignored and lowered "
       "anew.\n"
       "Exit code: 0 if it can run, 1 if not, 2 if the file cannot be read.");
   command->callback([options, &status] { status = run_check(*options); });

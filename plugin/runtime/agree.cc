@@ -27,9 +27,9 @@ void compare(const std::string& ours, const std::string& theirs, std::size_t ran
     std::getline(other, b);
     if (a == b) continue;
     const std::size_t split = a.find('=') + 1;
-    throw ScheduleError("pipeline", fmt::format("ranks disagree about {}: {} on rank 0, {} on rank {}",
-                                                a.substr(0, split - 1), a.substr(split),
-                                                b.size() >= split ? b.substr(split) : "nothing", rank));
+    throw ScheduleError("pipeline",
+                        fmt::format("ranks disagree about {}: {} on rank 0, {} on rank {}", a.substr(0, split - 1),
+                                    a.substr(split), b.size() >= split ? b.substr(split) : "nothing", rank));
   }
 }
 

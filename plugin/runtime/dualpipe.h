@@ -17,16 +17,16 @@
 //
 // input_micro_batches() and loss_micro_batches() say it for any schedule, CSV files included. Other ranks pass nothing.
 //
-// Gradients are those of the global loss (plugin/runtime/criterion.h), summed over mirrors, final when step() returns, or
-// with defer_tail_weight_gradients after finish_gradients(), which OptimizerHook calls. They add to what is there.
+// Gradients are those of the global loss (plugin/runtime/criterion.h), summed over mirrors, final when step() returns,
+// or with defer_tail_weight_gradients after finish_gradients(), which OptimizerHook calls. They add to what is there.
 //
-// Failure. A caller's mistake at construction throws ScheduleError on every rank before the first message (on NCCL, whose
-// groups are made first, on the rank that made it). In a step, the first exception on a rank ends the pipeline: it is
-// recorded in PipelineOptions::failures, by which the others are told, and PipelineError is thrown, nested around the
-// original. Afterwards every call throws; destroy the pipeline and its group.
+// Failure. A caller's mistake at construction throws ScheduleError on every rank before the first message (on NCCL,
+// whose groups are made first, on the rank that made it). In a step, the first exception on a rank ends the pipeline:
+// it is recorded in PipelineOptions::failures, by which the others are told, and PipelineError is thrown, nested around
+// the original. Afterwards every call throws; destroy the pipeline and its group.
 //
-// Copies of a parameter on several ranks (mirrors, tied weights) have to be equal before the first step(), which compares
-// them and refuses where they differ.
+// Copies of a parameter on several ranks (mirrors, tied weights) have to be equal before the first step(), which
+// compares them and refuses where they differ.
 //
 // A Pipeline is used by one thread. It outlives nothing: group, modules and main_grads are kept alive by it.
 #pragma once
@@ -53,23 +53,23 @@
 namespace dualpipe {
 
 struct PipelineOptions {
-  int num_microbatches = 0;                      // M per step, over both directions. Required.
-  int virtual_pipeline_model_parallel_size = 2;  // Chunks per rank; read by interleaved_1f1b alone.
-  bool variable_seq_lengths = false;             // Shapes may differ between micro-batches and steps.
-  bool reduce_mirrors = true;                    // False: each mirror keeps its own half of the gradient.
-  bool defer_tail_weight_gradients = false;      // The closing run of W is left to finish_gradients().
-  bool mean_loss_on_every_rank = false;          // A collective at the end of each step.
-  int slots = 2;                                 // Receives posted ahead per directed edge; see least_slots().
+  int num_microbatches = 0;                           // M per step, over both directions. Required.
+  int virtual_pipeline_model_parallel_size = 2;       // Chunks per rank; read by interleaved_1f1b alone.
+  bool variable_seq_lengths = false;                  // Shapes may differ between micro-batches and steps.
+  bool reduce_mirrors = true;                         // False: each mirror keeps its own half of the gradient.
+  bool defer_tail_weight_gradients = false;           // The closing run of W is left to finish_gradients().
+  bool mean_loss_on_every_rank = false;               // A collective at the end of each step.
+  int slots = 2;                                      // Receives posted ahead per directed edge; see least_slots().
   std::chrono::milliseconds timeout{30 * 60 * 1000};  // Of one wait.
-  int nccl_max_ctas = 0;                         // CTAs of one edge's kernels; 0 leaves it to NCCL.
+  int nccl_max_ctas = 0;                              // CTAs of one edge's kernels; 0 leaves it to NCCL.
   // fp32 buffers by logical name that gradients are added to instead of `.grad`.
   std::map<std::string, at::Tensor> main_grads = {};
-  // Where ranks tell each other of failures; null: ranks notice by their connections alone. A watchdog thread looks at it
-  // and, when a rank has failed, calls on_fatal (once, from its own thread or from that of the failing call), or wakes this
-  // rank with an error where there is none.
+  // Where ranks tell each other of failures; null: ranks notice by their connections alone. A watchdog thread looks at
+  // it and, when a rank has failed, calls on_fatal (once, from its own thread or from that of the failing call), or
+  // wakes this rank with an error where there is none.
   std::shared_ptr<FailureChannel> failures = {};
   std::function<void(const FailureRecord&)> on_fatal = {};
-  Registry registry = builtin_registry();        // Add your own schedules here.
+  Registry registry = builtin_registry();  // Add your own schedules here.
 };
 
 struct StepResult {
@@ -98,8 +98,8 @@ class Pipeline {
   // Micro-batch by micro-batch: entry i belongs to input_micro_batches()[i], loss_micro_batches()[i].
   StepResult step(const MicroBatches& inputs, const MicroBatches& labels, const Criterion& criterion,
                   bool return_outputs = false);
-  // Forward only: no graph, no gradients. Without a criterion there are no losses; it is given on every rank that computes
-  // losses or on none. Refused between a step() and its finish_gradients().
+  // Forward only: no graph, no gradients. Without a criterion there are no losses; it is given on every rank that
+  // computes losses or on none. Refused between a step() and its finish_gradients().
   StepResult evaluate(const TensorList& inputs, const TensorList& labels = {},
                       const std::optional<Criterion>& criterion = std::nullopt, bool return_outputs = true);
   StepResult evaluate(const MicroBatches& inputs, const MicroBatches& labels,
@@ -115,7 +115,7 @@ class Pipeline {
   std::vector<int> input_micro_batches() const;  // Ascending.
   std::vector<int> loss_micro_batches() const;   // Ascending.
 
-  bool reduces_mirrors() const;                  // False only where the placement has mirrors that keep their halves.
+  bool reduces_mirrors() const;  // False only where the placement has mirrors that keep their halves.
   // Of the last step; with defer_tail_weight_gradients complete after finish_gradients().
   const StepStatistics& statistics() const;
 

@@ -6,25 +6,10 @@
 
 #include <stdexcept>
 
+#include "plugin/runtime/dtype_name.h"
+
 namespace dualpipe {
 namespace {
-
-std::string dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat:
-      return "float32";
-    case at::kDouble:
-      return "float64";
-    case at::kLong:
-      return "int64";
-    case at::kInt:
-      return "int32";
-    case at::kHalf:
-      return "float16";
-    default:
-      return c10::toString(dtype);
-  }
-}
 
 std::int64_t next_word(const std::vector<std::int64_t>& words, std::size_t& position) {
   if (position >= words.size()) throw std::runtime_error("an envelope ends too early");

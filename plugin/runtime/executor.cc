@@ -43,7 +43,8 @@ at::Tensor stand_in_for(const at::Tensor& output) {
 }
 
 bool any_requires_grad(const TensorList& tensors) {
-  return std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const at::Tensor& t) { return t.defined() && t.requires_grad(); });
 }
 
 }  // namespace
@@ -345,8 +346,8 @@ void Executor::run_pair(const Action& action) {
   Pair pair(*this, action);
   const int stage0 = action.op.stage;
   const int stage1 = action.paired->stage;
-  const auto reason = why_no_hook({stage0, module(stage0), hooks_.contains(stage0)},
-                                  {stage1, module(stage1), hooks_.contains(stage1)});
+  const auto reason =
+      why_no_hook({stage0, module(stage0), hooks_.contains(stage0)}, {stage1, module(stage1), hooks_.contains(stage1)});
   WeightGradStore::Scope scope(store_);
   if (reason) {
     ++statistics_.sequential_pairs[*reason];

@@ -31,18 +31,18 @@ namespace dualpipe {
 using Stages = std::vector<std::pair<int, std::shared_ptr<StageModule>>>;  // (stage, module), in placement order.
 
 struct StepInputs {
-  std::map<int, TensorList> inputs;  // By micro-batch, of those that enter at this rank.
-  std::map<int, TensorList> labels;  // By micro-batch, of those whose loss is computed at this rank.
-  const Criterion* criterion = nullptr;           // Null: no loss, which only evaluation allows.
-  std::function<double(int)> loss_scale;          // What a micro-batch's loss counts for; may wait for other ranks.
+  std::map<int, TensorList> inputs;       // By micro-batch, of those that enter at this rank.
+  std::map<int, TensorList> labels;       // By micro-batch, of those whose loss is computed at this rank.
+  const Criterion* criterion = nullptr;   // Null: no loss, which only evaluation allows.
+  std::function<double(int)> loss_scale;  // What a micro-batch's loss counts for; may wait for other ranks.
   bool training = true;
   bool return_outputs = false;
 };
 
 struct StepOutputs {
-  std::map<int, at::Tensor> losses;      // By micro-batch: what the criterion returned, detached.
-  std::map<int, TensorList> outputs;     // By micro-batch, of the last stage, detached; where asked for.
-  std::map<int, TensorList> input_grads; // By micro-batch, of the first stage's inputs that require grad.
+  std::map<int, at::Tensor> losses;       // By micro-batch: what the criterion returned, detached.
+  std::map<int, TensorList> outputs;      // By micro-batch, of the last stage, detached; where asked for.
+  std::map<int, TensorList> input_grads;  // By micro-batch, of the first stage's inputs that require grad.
 };
 
 class Executor {

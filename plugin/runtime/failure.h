@@ -1,7 +1,7 @@
 // plugin/runtime/failure.h
 //
-// One failure path: record (rank, action, cause), notify the others, throw. The first record wins: every rank reports the
-// rank that failed first, and none blames itself for another's death.
+// One failure path: record (rank, action, cause), notify the others, throw. The first record wins: every rank reports
+// the rank that failed first, and none blames itself for another's death.
 #pragma once
 
 #include <functional>
@@ -13,16 +13,16 @@
 namespace dualpipe {
 
 struct FailureRecord {
-  int rank = 0;         // Of the rank that failed first, in its pipeline group.
-  std::string action;   // "3B2", "send 0F7 to rank 1", "construction", ...
-  std::string cause;    // The original message.
+  int rank = 0;        // Of the rank that failed first, in its pipeline group.
+  std::string action;  // "3B2", "send 0F7 to rank 1", "construction", ...
+  std::string cause;   // The original message.
 
   std::string to_string() const;  // "rank 2 failed in 3B2: <cause>"
   friend bool operator==(const FailureRecord&, const FailureRecord&) = default;
 };
 
-// Thrown on every rank of a pipeline that failed. On the rank that failed first it is nested in the original exception's
-// handling: std::throw_with_nested, so that std::rethrow_if_nested gives the original back.
+// Thrown on every rank of a pipeline that failed. On the rank that failed first it is nested in the original
+// exception's handling: std::throw_with_nested, so that std::rethrow_if_nested gives the original back.
 class PipelineError : public std::runtime_error {
  public:
   PipelineError(int rank, FailureRecord record);

@@ -28,11 +28,11 @@ struct NodeRecord {
   }
 
   const WeightGradStore& store;
-  std::vector<bool> leads_off;  // By edge.
-  std::vector<bool> computed;   // By edge.
-  TensorList entered;           // By input of the node.
+  std::vector<bool> leads_off;          // By edge.
+  std::vector<bool> computed;           // By edge.
+  TensorList entered;                   // By input of the node.
   std::vector<std::uint32_t> versions;  // Of what entered, when it did.
-  TensorList given;             // By edge, after all hooks; only what leads off and was computed.
+  TensorList given;                     // By edge, after all hooks; only what leads off and was computed.
   std::size_t puts_before = 0;
   bool put = false;
 };

@@ -1,6 +1,7 @@
 // plugin/runtime/gradient_exchange.h
 //
-// One message of gradients each way between this rank and another that holds the same logical parameters, and their sum.
+// One message of gradients each way between this rank and another that holds the same logical parameters, and their
+// sum.
 //
 // Both add the lower rank's part first, so that their copies stay equal to the bit. A parameter that got a gradient on
 // neither side keeps an undefined one; on one side only, the other counts as zero.
@@ -14,8 +15,8 @@
 
 namespace dualpipe {
 
-// The gradients of one dtype one after another, then a flag for each, 1 where this rank has a gradient and 0 where it has
-// none.
+// The gradients of one dtype one after another, then a flag for each, 1 where this rank has a gradient and 0 where it
+// has none.
 struct GradientBucket {
   std::vector<std::size_t> indices;  // Of parameters, by name.
   at::Tensor mine;
@@ -24,8 +25,8 @@ struct GradientBucket {
 
 class GradientExchange {
  public:
-  // `indices` of parameters, the same names on both sides, one at least. Copies this step's gradients; post() sends them.
-  // Throws ScheduleError for a sparse gradient.
+  // `indices` of parameters, the same names on both sides, one at least. Copies this step's gradients; post() sends
+  // them. Throws ScheduleError for a sparse gradient.
   GradientExchange(int peer, std::vector<std::size_t> indices, Gradients& gradients);
   // Never blocks on the peer. The exchange has to outlive what it posts.
   void post(Transport& transport);

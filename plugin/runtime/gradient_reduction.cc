@@ -111,9 +111,9 @@ std::string values_of(const StageParameter& parameter) {
 }
 
 // By name.
-std::map<std::string, std::vector<Holder>> gather_holders(Transport& transport,
-                                                          const std::vector<StageParameter>& parameters,
-                                                          const std::function<std::string(const StageParameter&)>& text) {
+std::map<std::string, std::vector<Holder>> gather_holders(
+    Transport& transport, const std::vector<StageParameter>& parameters,
+    const std::function<std::string(const StageParameter&)>& text) {
   std::vector<std::string> own;
   for (const StageParameter& parameter : parameters) {
     own.push_back(parameter.name);
@@ -162,12 +162,13 @@ std::unique_ptr<GradientReduction> tied_reduction(std::shared_ptr<Transport> tra
   return std::make_unique<TiedReduction>(std::move(transport), std::move(tied), std::move(rest));
 }
 
-TiedParameters find_tied(Transport& transport, std::optional<int> mirror, const std::vector<StageParameter>& parameters) {
+TiedParameters find_tied(Transport& transport, std::optional<int> mirror,
+                         const std::vector<StageParameter>& parameters) {
   const std::map<std::string, std::vector<Holder>> holders = gather_holders(transport, parameters, form_of);
   for (const auto& [name, held] : holders) {
     if (held.size() > 2) {
-      throw ScheduleError("tied_reduction", "a logical parameter must be on two ranks at most, got \"" + name + "\" on " +
-                                                std::to_string(held.size()));
+      throw ScheduleError("tied_reduction", "a logical parameter must be on two ranks at most, got \"" + name +
+                                                "\" on " + std::to_string(held.size()));
     }
     require_equal("tied_reduction", name, held, "must have one shape and one dtype of its gradient");
   }

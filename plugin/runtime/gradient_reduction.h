@@ -33,20 +33,22 @@ std::unique_ptr<GradientReduction> no_reduction();
 // be under way. A sparse gradient is refused with ScheduleError before anything of its stage moves.
 std::unique_ptr<GradientReduction> mirrored_reduction(std::shared_ptr<Transport> transport, int mirror);
 
-// Parameters that another rank holds too without being a mirror (the two copies of a tied embedding under 1F1B), by that
-// rank: their indices.
+// Parameters that another rank holds too without being a mirror (the two copies of a tied embedding under 1F1B), by
+// that rank: their indices.
 using TiedParameters = std::map<int, std::vector<std::size_t>>;
 
-// Beside `rest`: one exchange with each rank that shares parameters, once all stages that use them are done on this rank.
+// Beside `rest`: one exchange with each rank that shares parameters, once all stages that use them are done on this
+// rank.
 std::unique_ptr<GradientReduction> tied_reduction(std::shared_ptr<Transport> transport, TiedParameters tied,
                                                   std::unique_ptr<GradientReduction> rest);
 
 // Collective over all ranks. Throws ScheduleError on every rank where a name is on more than two, or with two shapes or
 // dtypes of the gradient.
-TiedParameters find_tied(Transport& transport, std::optional<int> mirror, const std::vector<StageParameter>& parameters);
+TiedParameters find_tied(Transport& transport, std::optional<int> mirror,
+                         const std::vector<StageParameter>& parameters);
 
-// Collective over all ranks. Throws ScheduleError on every rank where copies of a parameter differ (by the sum and the norm
-// of their values, in double): what starts unequal stays unequal.
+// Collective over all ranks. Throws ScheduleError on every rank where copies of a parameter differ (by the sum and the
+// norm of their values, in double): what starts unequal stays unequal.
 void check_copies(Transport& transport, const std::vector<StageParameter>& parameters);
 
 // Collective over all ranks, each with its mirror. Throws ScheduleError on every rank where two mirrors do not train

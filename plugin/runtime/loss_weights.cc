@@ -37,9 +37,10 @@ double LossWeights::total() {
     other = received_.item<double>();
   }
   if (!(local_ + other >= 0) || !std::isfinite(local_ + other)) {
-    throw ScheduleError("criterion", fmt::format("the weights of a step must add up to a finite sum of at least 0, got {} "
-                                                 "here and {} at the other end",
-                                                 local_, other));
+    throw ScheduleError("criterion",
+                        fmt::format("the weights of a step must add up to a finite sum of at least 0, got {} "
+                                    "here and {} at the other end",
+                                    local_, other));
   }
   total_ = local_ + other;
   return *total_;

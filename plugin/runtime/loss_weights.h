@@ -1,7 +1,7 @@
 // plugin/runtime/loss_weights.h
 //
-// The sum of a step's loss weights over every rank that computes losses: its own for one end, an exchange between the two
-// for a bidirectional pipeline. Started at the beginning of a step, waited for by the first backward that needs it.
+// The sum of a step's loss weights over every rank that computes losses: its own for one end, an exchange between the
+// two for a bidirectional pipeline. Started at the beginning of a step, waited for by the first backward that needs it.
 #pragma once
 
 #include <memory>

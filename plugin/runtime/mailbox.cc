@@ -68,8 +68,7 @@ void Mailbox::send_envelope(const Op& wait_send, int peer, const BoundarySpec& s
   const std::vector<std::int64_t> words = encode(spec);
   keep(wait_send, peer, {words_tensor(words, 0, kEnvelopeWords, transport_->device())});
   if (words.size() > kEnvelopeWords) {
-    keep(wait_send, peer,
-         {words_tensor(words, kEnvelopeWords, words.size() - kEnvelopeWords, transport_->device())});
+    keep(wait_send, peer, {words_tensor(words, kEnvelopeWords, words.size() - kEnvelopeWords, transport_->device())});
   }
 }
 

@@ -1,14 +1,14 @@
 // plugin/runtime/mailbox.h
 //
-// The pipeline's messages on one rank: activations one way, their gradients the other. Between the executor, which speaks
-// of stages and micro-batches, and the transport, which moves tensors.
+// The pipeline's messages on one rank: activations one way, their gradients the other. Between the executor, which
+// speaks of stages and micro-batches, and the transport, which moves tensors.
 //
 // Shapes. An activation's envelope goes ahead of the first message of a boundary, and is the agreement from then on: a
 // later difference is refused by the sender, before anything moves. With `variable_seq_lengths` an envelope goes ahead
 // of every activation and anything may change. A receive whose shapes are not known yet posts its envelope alone; later
 // receives of the same edge queue up behind it, so that an edge's messages always match in the sender's order. Training
-// and evaluation agree separately, since their gradient flags differ. Gradients need no envelope: they have the shapes of
-// the activations that this rank sent.
+// and evaluation agree separately, since their gradient flags differ. Gradients need no envelope: they have the shapes
+// of the activations that this rank sent.
 //
 // Everything pending is a member, so an exception leaves it alive.
 #pragma once
@@ -58,11 +58,11 @@ class Mailbox {
  private:
   struct Incoming {
     Op op;
-    TensorList envelope;                         // The buffer of a posted envelope.
+    TensorList envelope;  // The buffer of a posted envelope.
     std::unique_ptr<Transfer> envelope_transfer;
-    BoundarySpec spec;                           // Once known.
+    BoundarySpec spec;  // Once known.
     TensorList payload;
-    std::unique_ptr<Transfer> transfer;          // Null where the payload has no tensors.
+    std::unique_ptr<Transfer> transfer;  // Null where the payload has no tensors.
   };
   using Edge = std::deque<Op>;  // Receives from one peer whose payload is not posted yet, in the sender's order.
 
@@ -81,11 +81,11 @@ class Mailbox {
   Placement placement_;
   bool variable_;
   bool training_ = true;
-  std::map<int, BoundarySpec> agreed_training_;            // By stage, of messages in and out of it: +stage for inputs,
-  std::map<int, BoundarySpec> agreed_evaluation_;          // ~stage for outputs.
-  std::map<std::pair<int, int>, BoundarySpec> sent_;       // By (stage, micro-batch): what its gradients look like.
+  std::map<int, BoundarySpec> agreed_training_;       // By stage, of messages in and out of it: +stage for inputs,
+  std::map<int, BoundarySpec> agreed_evaluation_;     // ~stage for outputs.
+  std::map<std::pair<int, int>, BoundarySpec> sent_;  // By (stage, micro-batch): what its gradients look like.
   std::map<Op, Incoming> incoming_;
-  std::map<int, Edge> unresolved_;                         // By peer.
+  std::map<int, Edge> unresolved_;  // By peer.
   std::map<Op, std::vector<std::unique_ptr<Transfer>>> unsettled_;
   std::size_t messages_sent_ = 0;
   std::size_t bytes_sent_ = 0;

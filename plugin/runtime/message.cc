@@ -1,36 +1,12 @@
 #include "plugin/runtime/message.h"
 
-#include <c10/core/ScalarType.h>
-
 #include <sstream>
 
+#include "plugin/runtime/dtype_name.h"
 #include "plugin/schedule/error.h"
 
 namespace dualpipe {
 namespace {
-
-std::string lower_case_name(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-      return "float32";
-    case at::kDouble:
-      return "float64";
-    case at::kHalf:
-      return "float16";
-    case at::kBFloat16:
-      return "bfloat16";
-    case at::kLong:
-      return "int64";
-    case at::kInt:
-      return "int32";
-    case at::kByte:
-      return "uint8";
-    case at::kBool:
-      return "bool";
-    default:
-      return c10::toString(type);
-  }
-}
 
 bool may_be_sent(const at::Tensor& tensor) { return tensor.defined() && tensor.is_contiguous(); }
 
@@ -55,7 +31,7 @@ std::string describe_tensors(const TensorList& tensors) {
   std::ostringstream text;
   const char* separator = "";
   for (const at::Tensor& tensor : tensors) {
-    text << separator << lower_case_name(tensor.scalar_type()) << tensor.sizes();
+    text << separator << dtype_name(tensor.scalar_type()) << tensor.sizes();
     separator = ", ";
   }
   return text.str();

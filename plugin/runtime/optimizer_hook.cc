@@ -12,15 +12,17 @@ namespace {
 
 double checked_clip(double clip_grad) {
   if (clip_grad >= 0 && std::isfinite(clip_grad)) return clip_grad;
-  throw ScheduleError("optimizer_hook", fmt::format("clip_grad must be finite and at least 0 (no clipping), got {}; for "
-                                                    "example 1.0",
-                                                    clip_grad));
+  throw ScheduleError("optimizer_hook",
+                      fmt::format("clip_grad must be finite and at least 0 (no clipping), got {}; for "
+                                  "example 1.0",
+                                  clip_grad));
 }
 
 Pipeline& checked_pipeline(Pipeline& pipeline) {
   if (pipeline.reduces_mirrors()) return pipeline;
-  throw ScheduleError("optimizer_hook", "mirrors must sum their gradients before a step, got reduce_mirrors = false; leave "
-                                        "it true, or sum and step yourself");
+  throw ScheduleError("optimizer_hook",
+                      "mirrors must sum their gradients before a step, got reduce_mirrors = false; leave "
+                      "it true, or sum and step yourself");
 }
 
 }  // namespace

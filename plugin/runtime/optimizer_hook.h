@@ -1,7 +1,7 @@
 // plugin/runtime/optimizer_hook.h
 //
-// What has to happen before an optimizer's step() under a pipeline: run the weight gradients that were put off, finish the
-// reductions, compute one global norm, clip, and skip the step on every rank if anything is not finite.
+// What has to happen before an optimizer's step() under a pipeline: run the weight gradients that were put off, finish
+// the reductions, compute one global norm, clip, and skip the step on every rank if anything is not finite.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -20,8 +20,8 @@ struct OptimizerStep {
 
 class OptimizerHook {
  public:
-  // Collective. `optimizer` may have no parameters. Both outlive the hook. Throws ScheduleError where clip_grad is negative
-  // or not finite, and where mirrors keep their own halves (reduce_mirrors false): they would step apart.
+  // Collective. `optimizer` may have no parameters. Both outlive the hook. Throws ScheduleError where clip_grad is
+  // negative or not finite, and where mirrors keep their own halves (reduce_mirrors false): they would step apart.
   OptimizerHook(Pipeline& pipeline, torch::optim::Optimizer& optimizer, double clip_grad = 0);
   // Collective, once per training step. Does not zero gradients. clip_grad 0 clips nothing.
   OptimizerStep step();

@@ -33,11 +33,13 @@ void require_valid(const Schedule& schedule, const std::vector<Violation>& viola
 
 Schedule make_schedule(const std::string& name, int ranks, const PipelineOptions& options) {
   if (options.num_microbatches < 1) {
-    throw ScheduleError("pipeline", fmt::format("num_microbatches must be at least 1, got {}", options.num_microbatches));
+    throw ScheduleError("pipeline",
+                        fmt::format("num_microbatches must be at least 1, got {}", options.num_microbatches));
   }
-  if (options.slots < 1) throw ScheduleError("pipeline", fmt::format("slots must be at least 1, got {}", options.slots));
-  Schedule schedule = options.registry.make(
-      name, {ranks, options.num_microbatches, options.virtual_pipeline_model_parallel_size});
+  if (options.slots < 1)
+    throw ScheduleError("pipeline", fmt::format("slots must be at least 1, got {}", options.slots));
+  Schedule schedule =
+      options.registry.make(name, {ranks, options.num_microbatches, options.virtual_pipeline_model_parallel_size});
   require_valid(schedule, validate(schedule));
   return schedule;
 }
@@ -59,13 +61,22 @@ std::vector<int> reduction_order(const Schedule& schedule, int rank) {
   return order;
 }
 
+// The forwards in the order of a valid schedule wait for nothing but slots.
+Program make_evaluation(const Schedule& schedule, const PipelineOptions& options) {
+  const Schedule forwards = forward_only(schedule);
+  if (const int least = least_slots(forwards); least > options.slots) {
+    throw ScheduleError(schedule.name,
+                        fmt::format("evaluation needs slots = {} at least, got {}", least, options.slots));
+  }
+  return lower(forwards, {.slots = options.slots, .reduce_grad = false});
+}
+
 Plan make_plan(const std::string& name, const Transport& transport, const PipelineOptions& options) {
   Schedule schedule = make_schedule(name, transport.size(), options);
-  Program training = lower(schedule, {.slots = options.slots,
-                                      .defer_tail_weight_gradients = options.defer_tail_weight_gradients});
+  Program training =
+      lower(schedule, {.slots = options.slots, .defer_tail_weight_gradients = options.defer_tail_weight_gradients});
   require_valid(schedule, validate(training, {.defer_tail_weight_gradients = options.defer_tail_weight_gradients}));
-  Program evaluation = lower(forward_only(schedule), {.slots = options.slots, .reduce_grad = false});
-  require_valid(schedule, validate(evaluation));
+  Program evaluation = make_evaluation(schedule, options);
   std::vector<int> order = reduction_order(schedule, transport.rank());
   return {std::move(schedule), std::move(training), std::move(evaluation), std::move(order)};
 }
@@ -151,9 +162,8 @@ Edges mirror_edges(const Schedule& schedule) {
 
 std::shared_ptr<Transport> transport_for(const std::string& name, c10::intrusive_ptr<c10d::ProcessGroup> group,
                                          const PipelineOptions& options) {
-  C10dTransportOptions transport{.timeout = options.timeout,
-                                 .nccl_max_ctas = options.nccl_max_ctas,
-                                 .failures = options.failures};
+  C10dTransportOptions transport{
+      .timeout = options.timeout, .nccl_max_ctas = options.nccl_max_ctas, .failures = options.failures};
   try {
     const Schedule schedule = make_schedule(name, group->getSize(), options);
     transport.edges = neighbour_edges(schedule);
@@ -214,8 +224,10 @@ Pipeline::Impl::Impl(std::string schedule, std::shared_ptr<Transport> over,
     : name(std::move(schedule)),
       transport(std::move(over)),
       options(std::move(given)),
-      plan{Schedule{name, Placement::loop(1), 0, {}}, {name, Placement::loop(1), 0, 1, {}, {}},
-           {name, Placement::loop(1), 0, 1, {}, {}}, {}} {
+      plan{Schedule{name, Placement::loop(1), 0, {}},
+           {name, Placement::loop(1), 0, 1, {}, {}},
+           {name, Placement::loop(1), 0, 1, {}, {}},
+           {}} {
   std::optional<std::string> error;
   std::vector<StageParameter> parameters;
   try {
@@ -248,8 +260,8 @@ void Pipeline::Impl::build(std::vector<StageParameter> parameters) {
   TiedParameters tied = find_tied(*transport, mirror, parameters);
   gradients = std::make_unique<Gradients>(std::move(parameters), reduces || !tied.empty());
   if (mirror) check_mirrors(*transport, *mirror, *gradients);
-  reduction = tied_reduction(transport, std::move(tied),
-                             reduces ? mirrored_reduction(transport, *mirror) : no_reduction());
+  reduction =
+      tied_reduction(transport, std::move(tied), reduces ? mirrored_reduction(transport, *mirror) : no_reduction());
   auto mailbox = std::make_shared<Mailbox>(transport, placement, options.variable_seq_lengths);
   executor = std::make_unique<Executor>(rank, placement, stages, std::move(mailbox), *gradients, *reduction);
   std::optional<int> other_end;
@@ -342,8 +354,8 @@ StepInputs Pipeline::Impl::step_inputs(const MicroBatches& inputs, const MicroBa
 
 // The mean loss of the global batch from each end's part; nothing where no rank has a criterion.
 std::optional<double> Pipeline::Impl::mean_over_ranks(double local, bool has_losses) {
-  at::Tensor parts = at::tensor({local, has_losses ? 1.0 : 0.0}, at::TensorOptions().dtype(at::kDouble))
-                         .to(transport->device());
+  at::Tensor parts =
+      at::tensor({local, has_losses ? 1.0 : 0.0}, at::TensorOptions().dtype(at::kDouble)).to(transport->device());
   transport->all_reduce_sum(parts);
   const at::Tensor sums = parts.cpu();
   if (sums[1].item<double>() == 0) return std::nullopt;
@@ -440,10 +452,11 @@ Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 StepResult Pipeline::step(const TensorList& inputs, const TensorList& labels, const Criterion& criterion,
                           bool return_outputs) {
   StepResult result;
-  impl_->guarded([this] { return impl_->executor->current_action(); }, [&] {
-    result = impl_->run(impl_->split(inputs, impl_->input_ids.size()), impl_->split(labels, impl_->loss_ids.size()),
-                        &criterion, true, return_outputs);
-  });
+  impl_->guarded([this] { return impl_->executor->current_action(); },
+                 [&] {
+                   result = impl_->run(impl_->split(inputs, impl_->input_ids.size()),
+                                       impl_->split(labels, impl_->loss_ids.size()), &criterion, true, return_outputs);
+                 });
   return result;
 }
 
@@ -458,19 +471,21 @@ StepResult Pipeline::step(const MicroBatches& inputs, const MicroBatches& labels
 StepResult Pipeline::evaluate(const TensorList& inputs, const TensorList& labels,
                               const std::optional<Criterion>& criterion, bool return_outputs) {
   StepResult result;
-  impl_->guarded([this] { return impl_->executor->current_action(); }, [&] {
-    result = impl_->run(impl_->split(inputs, impl_->input_ids.size()), impl_->split(labels, impl_->loss_ids.size()),
-                        criterion ? &*criterion : nullptr, false, return_outputs);
-  });
+  impl_->guarded([this] { return impl_->executor->current_action(); },
+                 [&] {
+                   result = impl_->run(impl_->split(inputs, impl_->input_ids.size()),
+                                       impl_->split(labels, impl_->loss_ids.size()), criterion ? &*criterion : nullptr,
+                                       false, return_outputs);
+                 });
   return result;
 }
 
 StepResult Pipeline::evaluate(const MicroBatches& inputs, const MicroBatches& labels,
                               const std::optional<Criterion>& criterion, bool return_outputs) {
   StepResult result;
-  impl_->guarded([this] { return impl_->executor->current_action(); }, [&] {
-    result = impl_->run(inputs, labels, criterion ? &*criterion : nullptr, false, return_outputs);
-  });
+  impl_->guarded(
+      [this] { return impl_->executor->current_action(); },
+      [&] { result = impl_->run(inputs, labels, criterion ? &*criterion : nullptr, false, return_outputs); });
   return result;
 }
 

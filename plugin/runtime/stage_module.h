@@ -32,12 +32,12 @@ using OverlapHook = std::function<OverlapResult(
 
 class StageModule : public torch::nn::Module {
  public:
-  // Inputs are leaves (or undefined); outputs may be views, non-contiguous, integers, undefined, inputs themselves. What
-  // is returned is sent without a copy: it must not be overwritten later (a buffer that is used again, say).
+  // Inputs are leaves (or undefined); outputs may be views, non-contiguous, integers, undefined, inputs themselves.
+  // What is returned is sent without a copy: it must not be overwritten later (a buffer that is used again, say).
   virtual TensorList forward(const TensorList& inputs) = 0;
 
-  // Asked once, when the pipeline is made. Empty: the pair runs in sequence. Used where both modules of a pair are of one
-  // type and both offer it.
+  // Asked once, when the pipeline is made. Empty: the pair runs in sequence. Used where both modules of a pair are of
+  // one type and both offer it.
   virtual OverlapHook overlapped_forward_backward() { return {}; }
 
   // What counts as the module's type for that: of a wrapped module its own.

@@ -4,7 +4,8 @@
 // loopback (threads of one process) and c10d.
 //
 // A message is a list of defined, contiguous tensors; sender and receiver agree beforehand on count, dtypes and shapes
-// (plugin/runtime/mailbox.h), and on the order of messages per directed edge. Empty tensors (no elements) are not moved.
+// (plugin/runtime/mailbox.h), and on the order of messages per directed edge. Empty tensors (no elements) are not
+// moved.
 #pragma once
 
 #include <functional>
@@ -57,8 +58,8 @@ class Transport {
   virtual std::unique_ptr<Transfer> receive(int peer, int channel, const TensorList& into) = 0;
 
   // Collectives over all ranks, called by all in the same order. Blocking; not for the hot path.
-  virtual void all_reduce_sum(at::Tensor& tensor) = 0;                             // In place; equal bits everywhere.
-  virtual std::vector<std::string> all_gather(const std::string& bytes) = 0;       // By rank.
+  virtual void all_reduce_sum(at::Tensor& tensor) = 0;                        // In place; equal bits everywhere.
+  virtual std::vector<std::string> all_gather(const std::string& bytes) = 0;  // By rank.
   virtual void broadcast(at::Tensor& tensor, int root) = 0;
 
   // Wakes every wait() of this rank, now and later, with an error. Thread-safe. Does not unwind pending transfers.

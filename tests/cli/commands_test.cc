@@ -55,15 +55,14 @@ TEST(Check, SaysHowManyCommunicationCellsItIgnores) {
       folder.write("comms.csv", "0F0,0SEND_F0,,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0\n");
   const Outcome run = run_dualpipe("check " + path);
   EXPECT_EQ(run.exit_code, 0);
-  EXPECT_THAT(run.out, StartsWith(path +
-                                  ": ok\n"
-                                  "  2 ranks, 2 stages, 1 micro-batches\n"
-                                  "  5 communication cells ignored and lowered anew; columns count compute actions\n"));
+  EXPECT_THAT(run.out,
+              StartsWith(path + ": ok\n"
+                                "  2 ranks, 2 stages, 1 micro-batches\n"
+                                "  5 communication cells ignored and lowered anew; columns count compute actions\n"));
   const Outcome bad = run_dualpipe("check " + folder.write("bad.csv", "0SEND_F0,0B0,0F0\n"));
   EXPECT_EQ(bad.exit_code, 1);
   EXPECT_THAT(bad.out, HasSubstr(": order at rank 0, column 0: 0B0 needs 0F0 before it\n"));
-  EXPECT_THAT(bad.out,
-              EndsWith("  1 communication cell ignored and lowered anew; columns count compute actions\n"));
+  EXPECT_THAT(bad.out, EndsWith("  1 communication cell ignored and lowered anew; columns count compute actions\n"));
   EXPECT_THAT(run_dualpipe("check --help").out, HasSubstr("cells of communication"));
 }
 

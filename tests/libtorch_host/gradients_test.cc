@@ -53,7 +53,8 @@ pretrain_gpt::MicroBatch micro_batch(const pretrain_gpt::Config& config, int ste
 // Plain autograd, all micro-batches in turn. Leaves gradients in the chunk; returns the loss.
 double run_whole(pretrain_gpt::GptChunk& whole, const pretrain_gpt::Config& config) {
   double weight = 0;
-  for (int k = 0; k < config.num_microbatches(); ++k) weight += micro_batch(config, 0, k).loss_mask.sum().item<double>();
+  for (int k = 0; k < config.num_microbatches(); ++k)
+    weight += micro_batch(config, 0, k).loss_mask.sum().item<double>();
   double loss = 0;
   for (int k = 0; k < config.num_microbatches(); ++k) {
     const pretrain_gpt::MicroBatch batch = micro_batch(config, 0, k);
@@ -88,7 +89,8 @@ void require_entry(const Process& process, const pretrain_gpt::Config& config, i
 }
 
 pretrain_gpt::ReadMicroBatch reader(const pretrain_gpt::Config& config, int step, const Process& process) {
-  pretrain_gpt::ReadMicroBatch read = pretrain_gpt::read_by([&config, step](int k) { return micro_batch(config, step, k); });
+  pretrain_gpt::ReadMicroBatch read =
+      pretrain_gpt::read_by([&config, step](int k) { return micro_batch(config, step, k); });
   read.tokens = [&config, &process, tokens = read.tokens](int k) {
     require_entry(process, config, k);
     return tokens(k);

@@ -1,5 +1,5 @@
-// The trainer as a user runs it, under every schedule, in 2 to 8 processes: the same losses and gradient norms as in one
-// process, the same to the bit when run again, and what ran is what was planned.
+// The trainer as a user runs it, under every schedule, in 2 to 8 processes: the same losses and gradient norms as in
+// one process, the same to the bit when run again, and what ran is what was planned.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -88,7 +88,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"NoBatch", "global_batch_size: 0\n",
                 "[gpt.yaml:1] global_batch_size must be an integer from 1 to 2147483647, got '0'; for example 16"},
         Refused{"NoPipeline", "pipeline_model_parallel_size: 0\n",
-                "[gpt.yaml:1] pipeline_model_parallel_size must be an integer from 1 to 2147483647, got '0'; for example 4"},
+                "[gpt.yaml:1] pipeline_model_parallel_size must be an integer from 1 to 2147483647, got '0'; for "
+                "example 4"},
         Refused{"NegativeClip", "clip_grad: -1\n",
                 "[gpt.yaml:1] clip_grad must be a number of at least 0, got '-1'; for example 1"},
         Refused{"NegativeSeed", "seed: -1\n",
@@ -125,9 +126,7 @@ TEST(Config, TakesTheMostMicroBatches) {
             16777216);
 }
 
-TEST(Config, MayMarkItsOneDocument) {
-  EXPECT_EQ(parse_config("---\nnum_layers: 3\n...\n", "gpt.yaml").num_layers, 3);
-}
+TEST(Config, MayMarkItsOneDocument) { EXPECT_EQ(parse_config("---\nnum_layers: 3\n...\n", "gpt.yaml").num_layers, 3); }
 
 // Rules between keys say where each of the two came from.
 INSTANTIATE_TEST_SUITE_P(

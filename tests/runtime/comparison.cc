@@ -16,8 +16,8 @@ namespace {
 
 Schedule schedule_of(const Comparison& comparison) {
   return comparison.options.registry.make(
-      comparison.schedule, {comparison.ranks, comparison.options.num_microbatches,
-                            comparison.options.virtual_pipeline_model_parallel_size});
+      comparison.schedule,
+      {comparison.ranks, comparison.options.num_microbatches, comparison.options.virtual_pipeline_model_parallel_size});
 }
 
 at::Tensor normal(const std::vector<std::int64_t>& sizes, std::uint64_t seed) {
@@ -71,6 +71,27 @@ Criterion Comparison::mean_square() {
   return Criterion([](const TensorList& outputs, const TensorList& labels) {
     return (outputs.at(0) - labels.at(0)).square().mean();
   });
+}
+
+const std::vector<std::string>& all_schedules() {
+  static const std::vector<std::string> names{"1f1b", "interleaved_1f1b", "zb1p", "dualpipe", "dualpipev"};
+  return names;
+}
+
+Comparison mlp_comparison(const std::string& schedule, int ranks, int num_microbatches) {
+  Comparison comparison;
+  comparison.schedule = schedule;
+  comparison.ranks = ranks;
+  comparison.options.num_microbatches = num_microbatches;
+  comparison.make = [](int stage, int) { return mlp_stage(stage); };
+  comparison.inputs = random_micro_batches(num_microbatches, {4, 8}, 3);
+  comparison.labels = random_micro_batches(num_microbatches, {4, 8}, 4);
+  return comparison;
+}
+
+StepResult train_once(const Comparison& comparison, Pipeline& pipeline) {
+  return pipeline.step(select(comparison.inputs, pipeline.input_micro_batches()),
+                       select(comparison.labels, pipeline.loss_micro_batches()), comparison.criterion);
 }
 
 int stages_of(const Comparison& comparison) { return schedule_of(comparison).placement.stages(); }

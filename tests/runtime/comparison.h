@@ -20,18 +20,27 @@ struct Comparison {
   std::string schedule = "dualpipe";
   int ranks = 2;
   PipelineOptions options{.num_microbatches = 4};
-  StageFactory make;           // The same stage, weights included, on every call.
-  MicroBatches inputs;         // By micro-batch of the global batch.
-  MicroBatches labels;         // Likewise.
+  StageFactory make;    // The same stage, weights included, on every call.
+  MicroBatches inputs;  // By micro-batch of the global batch.
+  MicroBatches labels;  // Likewise.
   Criterion criterion = mean_square();
-  double tolerance = 1e-10;    // |g - r| / |r| per tensor.
+  double tolerance = 1e-10;  // |g - r| / |r| per tensor.
   bool over_gloo = false;
-  int steps = 1;               // Without zeroing gradients in between.
+  int steps = 1;  // Without zeroing gradients in between.
   // Called on each rank after the last step, with what it returned.
   std::function<void(Rank&, Pipeline&, const StepResult&)> check;
 
   static Criterion mean_square();  // Of outputs[0] - labels[0]; a mean.
 };
+
+// The built-in schedules' names.
+const std::vector<std::string>& all_schedules();
+
+// mlp_stage() everywhere, micro-batches of [4, 8].
+Comparison mlp_comparison(const std::string& schedule, int ranks, int num_microbatches);
+
+// One step on the comparison's micro-batches.
+StepResult train_once(const Comparison& comparison, Pipeline& pipeline);
 
 // Fails the test where anything differs. All tensors are float64 unless the case says otherwise.
 void expect_like_whole_model(const Comparison& comparison);

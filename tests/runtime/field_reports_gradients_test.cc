@@ -14,28 +14,14 @@
 namespace dualpipe {
 namespace {
 
-const std::vector<std::string> kAllSchedules{"1f1b", "interleaved_1f1b", "zb1p", "dualpipe", "dualpipev"};
-
-Comparison comparison_of(const std::string& schedule, int ranks, int num_microbatches) {
-  Comparison comparison;
-  comparison.schedule = schedule;
-  comparison.ranks = ranks;
-  comparison.options.num_microbatches = num_microbatches;
-  comparison.make = [](int stage, int) { return mlp_stage(stage); };
-  comparison.inputs = random_micro_batches(num_microbatches, {4, 8}, 3);
-  comparison.labels = random_micro_batches(num_microbatches, {4, 8}, 4);
-  return comparison;
-}
-
 // One W object at two places of one path.
 TEST(FieldReport01, AWeightUsedTwiceGetsItsGradientOnce) {
   for (const std::string schedule : {"zb1p", "dualpipev"}) {
-    Comparison comparison = comparison_of(schedule, 2, 4);
+    Comparison comparison = mlp_comparison(schedule, 2, 4);
     comparison.make = [](int stage, int) {
       const at::Tensor w = weight({8, 8}, stage);
-      return function_stage({{"w", w}}, [w](const TensorList& inputs) {
-        return TensorList{inputs.at(0).matmul(w).matmul(w)};
-      });
+      return function_stage({{"w", w}},
+                            [w](const TensorList& inputs) { return TensorList{inputs.at(0).matmul(w).matmul(w)}; });
     };
     expect_like_whole_model(comparison);
   }
@@ -43,7 +29,7 @@ TEST(FieldReport01, AWeightUsedTwiceGetsItsGradientOnce) {
 
 TEST(FieldReport02, OutputsOfOneNodeKeepTheirOwnGradients) {
   for (const std::vector<std::int64_t>& sizes : {std::vector<std::int64_t>{8, 8}, {5, 3}}) {
-    Comparison comparison = comparison_of("zb1p", 2, 4);
+    Comparison comparison = mlp_comparison("zb1p", 2, 4);
     comparison.make = [sizes](int stage, int) {
       const at::Tensor w = weight({sizes[0] + sizes[1], 8}, stage);
       const at::Tensor back = weight({8, sizes[1]}, stage + 50);
@@ -58,8 +44,8 @@ TEST(FieldReport02, OutputsOfOneNodeKeepTheirOwnGradients) {
 
 // Three steps on different data, nothing zeroed in between, and the norm of what has come together.
 TEST(FieldReport04, GradientsOfThreeStepsAreTheirSum) {
-  for (const std::string& schedule : kAllSchedules) {
-    Comparison comparison = comparison_of(schedule, 2, 4);
+  for (const std::string& schedule : all_schedules()) {
+    Comparison comparison = mlp_comparison(schedule, 2, 4);
     const auto oracle = all_stages(comparison);
     std::vector<Comparison> steps(3, comparison);
     for (int step = 0; step < 3; ++step) {
@@ -94,16 +80,17 @@ TEST(FieldReport04, GradientsOfThreeStepsAreTheirSum) {
 TEST(FieldReport05, GradientsDoNotDependOnTheNumberOfMicroBatches) {
   const at::Tensor rows = random_micro_batches(1, {32, 8}, 5)[0][0];
   const at::Tensor labels = random_micro_batches(1, {32, 8}, 6)[0][0];
-  for (const std::string& schedule : kAllSchedules) {
+  for (const std::string& schedule : all_schedules()) {
     std::vector<TensorList> gradients;
     for (int num_microbatches : {4, 16}) {
-      Comparison comparison = comparison_of(schedule, 2, num_microbatches);
+      Comparison comparison = mlp_comparison(schedule, 2, num_microbatches);
       comparison.inputs = split_rows({rows}, num_microbatches);
       comparison.labels = split_rows({labels}, num_microbatches);
       comparison.check = [&](Rank& rank, Pipeline& pipeline, const StepResult&) {
         if (rank.index != 0) return;
         TensorList flat;
-        for (const StageParameter& parameter : pipeline.parameters()) flat.push_back(parameter.parameter.grad().clone());
+        for (const StageParameter& parameter : pipeline.parameters())
+          flat.push_back(parameter.parameter.grad().clone());
         gradients.push_back(flat);
       };
       expect_like_whole_model(comparison);
@@ -117,7 +104,7 @@ TEST(FieldReport05, GradientsDoNotDependOnTheNumberOfMicroBatches) {
 
 // Mirrors step alike, through the hook, and like one process.
 TEST(FieldReport08, MirrorsStayEqualToTheBit) {
-  Comparison comparison = comparison_of("dualpipe", 4, 8);
+  Comparison comparison = mlp_comparison("dualpipe", 4, 8);
   const auto oracle = all_stages(comparison);
   std::vector<at::Tensor> all;
   for (const auto& stage : oracle) {
@@ -157,8 +144,8 @@ TEST(FieldReport08, MirrorsStayEqualToTheBit) {
 
 // What crosses is read by its logical values, and so are gradients that come back expanded.
 TEST(FieldReport22, TransposedOutputsArriveAsTheyAre) {
-  for (const std::string& schedule : kAllSchedules) {
-    Comparison comparison = comparison_of(schedule, 2, 4);
+  for (const std::string& schedule : all_schedules()) {
+    Comparison comparison = mlp_comparison(schedule, 2, 4);
     comparison.over_gloo = true;
     comparison.inputs = random_micro_batches(4, {2, 3, 8}, 7);
     comparison.labels = random_micro_batches(4, {2, 1, 1}, 8);
@@ -176,8 +163,8 @@ TEST(FieldReport22, TransposedOutputsArriveAsTheyAre) {
 }
 
 TEST(FieldReport25, ViewsOfTheLastStageAreReturned) {
-  for (const std::string& schedule : kAllSchedules) {
-    Comparison comparison = comparison_of(schedule, 2, 4);
+  for (const std::string& schedule : all_schedules()) {
+    Comparison comparison = mlp_comparison(schedule, 2, 4);
     comparison.labels = random_micro_batches(4, {4, 4}, 9);
     comparison.make = [](int stage, int stages) {
       const at::Tensor w = weight({8, 8}, stage);
@@ -193,12 +180,12 @@ TEST(FieldReport25, ViewsOfTheLastStageAreReturned) {
 
 // Freeing what was sent leaves the base of a view alone.
 TEST(FieldReport26, ViewsOfMiddleStagesAreSentAndFreed) {
-  Comparison comparison = comparison_of("dualpipe", 4, 8);
+  Comparison comparison = mlp_comparison("dualpipe", 4, 8);
   comparison.make = [](int stage, int) {
     const at::Tensor w = weight({16, 8}, stage);
     return function_stage({{"w", w}}, [=](const TensorList& inputs) {
       at::Tensor h = at::linear(inputs.at(0), w);
-      if (stage > 0) h = h + inputs.at(1).sum(1, true);  // The view that was sent.
+      if (stage > 0) h = h + inputs.at(1).sum(1, true);    // The view that was sent.
       const at::Tensor other = at::gelu(h).mean(1, true);  // Saves the base that the output is a view of.
       return TensorList{h.narrow(1, 4, 8) * 1.0 + other, h.narrow(1, 0, 3)};
     });
@@ -209,7 +196,7 @@ TEST(FieldReport26, ViewsOfMiddleStagesAreSentAndFreed) {
 // The middle stage ignores an input that needs a gradient.
 TEST(FieldReport28, AMissingGradientCountsAsZero) {
   for (const std::string schedule : {"1f1b", "zb1p"}) {
-    Comparison comparison = comparison_of(schedule, 3, 6);
+    Comparison comparison = mlp_comparison(schedule, 3, 6);
     comparison.make = [](int stage, int) {
       const at::Tensor w = weight({8, 8}, stage);
       return function_stage({{"w", w}}, [=](const TensorList& inputs) {
@@ -225,7 +212,7 @@ TEST(FieldReport28, AMissingGradientCountsAsZero) {
 // Whether the second input gets a gradient depends on the micro-batch.
 TEST(FieldReport29, AGradientThatComesAndGoes) {
   for (const std::string schedule : {"1f1b", "zb1p", "dualpipe", "dualpipev"}) {
-    Comparison comparison = comparison_of(schedule, 2, 4);
+    Comparison comparison = mlp_comparison(schedule, 2, 4);
     for (int k = 0; k < 4; ++k) comparison.inputs[k].push_back(at::full({1}, k % 2, at::kLong));
     comparison.make = [](int stage, int stages) {
       const at::Tensor w = weight({8, 8}, stage);
@@ -242,8 +229,8 @@ TEST(FieldReport29, AGradientThatComesAndGoes) {
 }
 
 TEST(FieldReport31, IntegersAndMasksTravelWithTheActivations) {
-  for (const std::string& schedule : kAllSchedules) {
-    Comparison comparison = comparison_of(schedule, 4, 8);
+  for (const std::string& schedule : all_schedules()) {
+    Comparison comparison = mlp_comparison(schedule, 4, 8);
     comparison.over_gloo = true;
     for (int k = 0; k < 8; ++k) comparison.inputs[k] = {(at::arange(12, at::kLong) * (k + 1) % 10).view({4, 3})};
     comparison.labels = random_micro_batches(8, {4, 3, 8}, 10);
@@ -256,8 +243,8 @@ TEST(FieldReport31, IntegersAndMasksTravelWithTheActivations) {
       }
       const at::Tensor w = weight({8, 8}, stage);
       return function_stage({{"w", w}}, [=](const TensorList& inputs) {
-        const at::Tensor h = at::linear(inputs.at(0), w).masked_fill(inputs.at(1).unsqueeze(-1), 0.5) *
-                             inputs.at(2).unsqueeze(-1);
+        const at::Tensor h =
+            at::linear(inputs.at(0), w).masked_fill(inputs.at(1).unsqueeze(-1), 0.5) * inputs.at(2).unsqueeze(-1);
         if (inputs.at(3).defined()) throw std::runtime_error("an undefined tensor arrived defined");
         if (stage == stages - 1) return TensorList{h};
         return TensorList{h, inputs.at(1), inputs.at(2), inputs.at(3)};
@@ -270,9 +257,10 @@ TEST(FieldReport31, IntegersAndMasksTravelWithTheActivations) {
 // No layer defers anything by itself, and one stage has no parameters at all.
 TEST(FieldReport32, LayersThatDeferNothing) {
   for (const std::string schedule : {"zb1p", "dualpipe"}) {
-    Comparison comparison = comparison_of(schedule, 2, 4);
+    Comparison comparison = mlp_comparison(schedule, 2, 4);
     comparison.make = [](int stage, int) {
-      if (stage == 1) return function_stage({}, [](const TensorList& inputs) { return TensorList{inputs.at(0).relu()}; });
+      if (stage == 1)
+        return function_stage({}, [](const TensorList& inputs) { return TensorList{inputs.at(0).relu()}; });
       const at::Tensor w = weight({8, 8}, stage);
       const at::Tensor scale = weight({8}, stage + 9);
       return function_stage({{"w", w}, {"scale", scale}}, [=](const TensorList& inputs) {
@@ -286,7 +274,7 @@ TEST(FieldReport32, LayersThatDeferNothing) {
 // The loss of micro-batch i counts i+1 times.
 TEST(FieldReport53, EachMicroBatchHasItsOwnLoss) {
   for (const std::string schedule : {"dualpipe", "dualpipev"}) {
-    Comparison comparison = comparison_of(schedule, 2, 8);
+    Comparison comparison = mlp_comparison(schedule, 2, 8);
     for (int k = 0; k < 8; ++k) comparison.labels[k].push_back(at::full({}, k + 1, at::kDouble));
     comparison.criterion = Criterion([](const TensorList& outputs, const TensorList& labels) {
       return (outputs.at(0) - labels.at(0)).square().mean() * labels.at(1);
@@ -297,8 +285,8 @@ TEST(FieldReport53, EachMicroBatchHasItsOwnLoss) {
 
 // Inputs come out of an encoder that the pipeline does not know.
 TEST(FieldReport58, InputsWithAGraphReceiveTheirGradient) {
-  for (const std::string& schedule : kAllSchedules) {
-    Comparison comparison = comparison_of(schedule, 2, 4);
+  for (const std::string& schedule : all_schedules()) {
+    Comparison comparison = mlp_comparison(schedule, 2, 4);
     const at::Tensor reference = weight({8, 8}, 500);
     MicroBatches encoded;
     for (const TensorList& batch : comparison.inputs) encoded.push_back({at::linear(batch[0], reference)});

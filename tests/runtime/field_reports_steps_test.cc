@@ -6,11 +6,11 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/sgd.h>
 
+#include <unistd.h>
 #include <atomic>
 #include <fstream>
 #include <mutex>
 #include <set>
-#include <unistd.h>
 
 #include "plugin/analysis/simulate.h"
 #include "plugin/runtime/optimizer_hook.h"
@@ -21,37 +21,18 @@
 namespace dualpipe {
 namespace {
 
-const std::vector<std::string> kAllSchedules{"1f1b", "interleaved_1f1b", "zb1p", "dualpipe", "dualpipev"};
-
-Comparison comparison_of(const std::string& schedule, int ranks, int num_microbatches) {
-  Comparison comparison;
-  comparison.schedule = schedule;
-  comparison.ranks = ranks;
-  comparison.options.num_microbatches = num_microbatches;
-  comparison.make = [](int stage, int) { return mlp_stage(stage); };
-  comparison.inputs = random_micro_batches(num_microbatches, {4, 8}, 3);
-  comparison.labels = random_micro_batches(num_microbatches, {4, 8}, 4);
-  return comparison;
-}
-
-StepResult train_once(const Comparison& comparison, Pipeline& pipeline) {
-  return pipeline.step(select(comparison.inputs, pipeline.input_micro_batches()),
-                       select(comparison.labels, pipeline.loss_micro_batches()), comparison.criterion);
-}
-
 // A linear stage, for boundaries of more than one tensor.
 std::shared_ptr<StageModule> linear_stage(int stage, std::function<TensorList(const TensorList&, at::Tensor)> outputs) {
   const at::Tensor w = weight({8, 8}, stage);
-  return function_stage({{"w", w}}, [=](const TensorList& inputs) {
-    return outputs(inputs, at::linear(inputs.at(0), w));
-  });
+  return function_stage({{"w", w}},
+                        [=](const TensorList& inputs) { return outputs(inputs, at::linear(inputs.at(0), w)); });
 }
 
 // --- messages and shapes
 
 TEST(FieldReport10, TwoTensorsOfDifferentSizeCrossOverGloo) {
-  for (const std::string& schedule : kAllSchedules) {
-    Comparison comparison = comparison_of(schedule, 4, 8);
+  for (const std::string& schedule : all_schedules()) {
+    Comparison comparison = mlp_comparison(schedule, 4, 8);
     comparison.over_gloo = true;
     comparison.make = [](int stage, int stages) {
       return linear_stage(stage, [=](const TensorList& inputs, at::Tensor h) {
@@ -65,10 +46,10 @@ TEST(FieldReport10, TwoTensorsOfDifferentSizeCrossOverGloo) {
 
 TEST(FieldReport13, OneMicroBatchFinishesOrIsRefused) {
   for (const std::string schedule : {"1f1b", "zb1p"}) {
-    for (int ranks : {2, 4}) expect_like_whole_model(comparison_of(schedule, ranks, 1));
+    for (int ranks : {2, 4}) expect_like_whole_model(mlp_comparison(schedule, ranks, 1));
   }
   for (const std::string schedule : {"dualpipe", "dualpipev"}) {
-    Comparison comparison = comparison_of("1f1b", 2, 1);
+    Comparison comparison = mlp_comparison("1f1b", 2, 1);
     comparison.schedule = schedule;
     const auto errors = errors_of_ranks(2, [&](Rank& rank) {
       Pipeline(schedule, rank.transport, {mlp_stage(0), mlp_stage(1)}, {.num_microbatches = 1});
@@ -78,9 +59,9 @@ TEST(FieldReport13, OneMicroBatchFinishesOrIsRefused) {
 }
 
 TEST(FieldReport14, FewerMicroBatchesThanStages) {
-  expect_like_whole_model(comparison_of("1f1b", 4, 2));
-  expect_like_whole_model(comparison_of("zb1p", 4, 3));
-  expect_like_whole_model(comparison_of("dualpipev", 4, 9));
+  expect_like_whole_model(mlp_comparison("1f1b", 4, 2));
+  expect_like_whole_model(mlp_comparison("zb1p", 4, 3));
+  expect_like_whole_model(mlp_comparison("dualpipev", 4, 9));
   const auto refused = [](const std::string& schedule, int num_microbatches) {
     return errors_of_ranks(4, [&](Rank& rank) {
       Pipeline(schedule, rank.transport, {mlp_stage(0), mlp_stage(1)}, {.num_microbatches = num_microbatches});
@@ -96,8 +77,8 @@ TEST(FieldReport14, FewerMicroBatchesThanStages) {
 
 // A float tensor that never needed a gradient crosses one way alone.
 TEST(FieldReport16, OnlyGradientsThatAreNeededComeBack) {
-  for (const std::string& schedule : kAllSchedules) {
-    Comparison comparison = comparison_of(schedule, 2, 4);
+  for (const std::string& schedule : all_schedules()) {
+    Comparison comparison = mlp_comparison(schedule, 2, 4);
     comparison.make = [](int stage, int stages) {
       return linear_stage(stage, [=](const TensorList& inputs, at::Tensor h) {
         const at::Tensor mask = stage == 0 ? at::ones({4, 1}, at::kInt) : inputs.at(1);
@@ -121,11 +102,11 @@ TEST(FieldReport16, OnlyGradientsThatAreNeededComeBack) {
 TEST(FieldReport19, RowsThatDoNotDivide) {
   const at::Tensor rows = random_micro_batches(1, {10, 8}, 5)[0][0];
   const at::Tensor labels = random_micro_batches(1, {10, 8}, 6)[0][0];
-  Comparison comparison = comparison_of("1f1b", 2, 4);
+  Comparison comparison = mlp_comparison("1f1b", 2, 4);
   const auto step = [&](Rank& rank) {
     Pipeline pipeline = make_pipeline(comparison, rank, stages_of_rank(comparison, rank.index));
-    pipeline.step(rank.index == 0 ? TensorList{rows} : TensorList{}, rank.index == 1 ? TensorList{labels} : TensorList{},
-                  comparison.criterion);
+    pipeline.step(rank.index == 0 ? TensorList{rows} : TensorList{},
+                  rank.index == 1 ? TensorList{labels} : TensorList{}, comparison.criterion);
   };
   const auto errors = errors_of_ranks(2, step);
   for (const auto& error : errors) {
@@ -141,7 +122,7 @@ TEST(FieldReport19, RowsThatDoNotDivide) {
 
 TEST(FieldReport20, AnotherLengthInTheSecondStep) {
   const auto run = [](bool variable, Rank& rank) {
-    Comparison comparison = comparison_of("dualpipe", 2, 4);
+    Comparison comparison = mlp_comparison("dualpipe", 2, 4);
     comparison.options.variable_seq_lengths = variable;
     const auto stages = stages_of_rank(comparison, rank.index);
     const auto oracle = all_stages(comparison);
@@ -180,14 +161,17 @@ std::size_t resident_bytes() {
 at::Tensor counted(const at::Tensor& values, const std::shared_ptr<std::atomic<int>>& alive) {
   auto* copy = new at::Tensor(values.detach().contiguous().clone());
   ++*alive;
-  return at::from_blob(copy->data_ptr(), copy->sizes(), [copy, alive](void*) {
-    --*alive;
-    delete copy;
-  }, copy->options());
+  return at::from_blob(
+      copy->data_ptr(), copy->sizes(),
+      [copy, alive](void*) {
+        --*alive;
+        delete copy;
+      },
+      copy->options());
 }
 
 TEST(FieldReport34, WhatIsReturnedKeepsNothingAlive) {
-  Comparison comparison = comparison_of("zb1p", 2, 8);
+  Comparison comparison = mlp_comparison("zb1p", 2, 8);
   run_ranks(2, [&](Rank& rank) {
     auto alive = std::make_shared<std::atomic<int>>(0);
     const at::Tensor w = weight({8, 8}, rank.index);
@@ -207,7 +191,7 @@ TEST(FieldReport34, WhatIsReturnedKeepsNothingAlive) {
 }
 
 TEST(FieldReport35, MemoryDoesNotGrow) {
-  Comparison comparison = comparison_of("dualpipev", 2, 8);
+  Comparison comparison = mlp_comparison("dualpipev", 2, 8);
   comparison.inputs = random_micro_batches(8, {1 << 15, 16}, 3);  // 4 MB each.
   comparison.labels = random_micro_batches(8, {1 << 15, 16}, 4);
   comparison.make = [](int stage, int) {
@@ -229,7 +213,7 @@ TEST(FieldReport35, MemoryDoesNotGrow) {
 }
 
 TEST(MemoryOverManySteps, StaysFlat) {
-  Comparison comparison = comparison_of("dualpipe", 2, 4);
+  Comparison comparison = mlp_comparison("dualpipe", 2, 4);
   std::size_t early = 0;
   run_ranks(2, [&](Rank& rank) {
     Pipeline pipeline = make_pipeline(comparison, rank, stages_of_rank(comparison, rank.index));
@@ -243,8 +227,8 @@ TEST(MemoryOverManySteps, StaysFlat) {
 
 // Live tensors, counted where they are freed, against the simulator.
 TEST(FieldReport40, LiveActivationsPeakAtTheSimulatorsFigure) {
-  for (const std::string& schedule : kAllSchedules) {
-    Comparison comparison = comparison_of(schedule, 4, 16);
+  for (const std::string& schedule : all_schedules()) {
+    Comparison comparison = mlp_comparison(schedule, 4, 16);
     const Schedule plan = builtin_registry().make(schedule, {4, 16, 2});
     const std::vector<int> peaks = peak_activations(plan);
     if (schedule == "dualpipe") {
@@ -275,11 +259,10 @@ TEST(FieldReport40, LiveActivationsPeakAtTheSimulatorsFigure) {
 // --- evaluation, losses, hooks
 
 TEST(FieldReport50, EvaluationAndTrainingInAnyOrder) {
-  for (const std::string& schedule : kAllSchedules) {
-    Comparison comparison = comparison_of(schedule, 2, 4);
+  for (const std::string& schedule : all_schedules()) {
+    Comparison comparison = mlp_comparison(schedule, 2, 4);
     const auto oracle = all_stages(comparison);
-    const WholeModelResult wanted =
-        run_whole_model(oracle, comparison.inputs, comparison.labels, comparison.criterion);
+    const WholeModelResult wanted = run_whole_model(oracle, comparison.inputs, comparison.labels, comparison.criterion);
     run_whole_model(oracle, comparison.inputs, comparison.labels, comparison.criterion);
     run_ranks(2, [&](Rank& rank) {
       const auto stages = stages_of_rank(comparison, rank.index);
@@ -314,7 +297,7 @@ TEST(FieldReport55, LossesAreWhereTheHeaderSays) {
   const std::map<std::string, std::set<int>> owners{
       {"1f1b", {3}}, {"zb1p", {3}}, {"interleaved_1f1b", {3}}, {"dualpipe", {0, 3}}, {"dualpipev", {0}}};
   for (const auto& [schedule, ranks] : owners) {
-    Comparison comparison = comparison_of(schedule, 4, 8);
+    Comparison comparison = mlp_comparison(schedule, 4, 8);
     const double wanted =
         run_whole_model(all_stages(comparison), comparison.inputs, comparison.labels, comparison.criterion).global_loss;
     for (bool everywhere : {false, true}) {
@@ -336,11 +319,13 @@ TEST(FieldReport55, LossesAreWhereTheHeaderSays) {
 // A rank whose stages train nothing takes part in every collective.
 TEST(FieldReport82, StagesWithoutTrainableParameters) {
   for (const std::string schedule : {"1f1b", "zb1p", "dualpipe"}) {
-    Comparison comparison = comparison_of(schedule, 4, 8);
+    Comparison comparison = mlp_comparison(schedule, 4, 8);
     comparison.make = [](int stage, int) {
-      if (stage == 1) return function_stage({}, [](const TensorList& inputs) { return TensorList{inputs.at(0).relu()}; });
+      if (stage == 1)
+        return function_stage({}, [](const TensorList& inputs) { return TensorList{inputs.at(0).relu()}; });
       const at::Tensor w = stage == 2 ? weight({8, 8}, stage).detach() : weight({8, 8}, stage);
-      return function_stage({{"w", w}}, [=](const TensorList& inputs) { return TensorList{at::linear(inputs.at(0), w)}; });
+      return function_stage({{"w", w}},
+                            [=](const TensorList& inputs) { return TensorList{at::linear(inputs.at(0), w)}; });
     };
     expect_like_whole_model(comparison);
     run_ranks(4, [&](Rank& rank) {
@@ -381,11 +366,12 @@ TEST(FieldReport85, TheHookIsUsedOrItIsSaidWhyNot) {
       loss1.defined() ? loss1.backward() : torch::autograd::backward(outputs1, grads1);
       return {outputs0, loss0};
     };
-    Comparison comparison = comparison_of("dualpipev", 1, 4);
+    Comparison comparison = mlp_comparison("dualpipev", 1, 4);
     comparison.make = [&](int stage, int) {
       const at::Tensor w = weight({8, 8}, stage);
-      return function_stage({{"w", w}}, [w](const TensorList& inputs) { return TensorList{at::linear(inputs.at(0), w)}; },
-                            c.offers(stage) ? hook : OverlapHook());
+      return function_stage(
+          {{"w", w}}, [w](const TensorList& inputs) { return TensorList{at::linear(inputs.at(0), w)}; },
+          c.offers(stage) ? hook : OverlapHook());
     };
     const Schedule plan = builtin_registry().make("dualpipev", {1, 4});
     int pairs = 0;
@@ -417,11 +403,12 @@ class OtherStage final : public StageModule {
 };
 
 TEST(FieldReport85, TwoTypesRunInSequence) {
-  Comparison comparison = comparison_of("dualpipe", 2, 4);
+  Comparison comparison = mlp_comparison("dualpipe", 2, 4);
   comparison.make = [](int stage, int) -> std::shared_ptr<StageModule> {
     const at::Tensor w = weight({8, 8}, stage);
     const OverlapHook hook = OtherStage(mlp_stage(0)).overlapped_forward_backward();
-    auto plain = function_stage({{"w", w}}, [w](const TensorList& x) { return TensorList{at::linear(x.at(0), w)}; }, hook);
+    auto plain = function_stage(
+        {{"w", w}}, [w](const TensorList& x) { return TensorList{at::linear(x.at(0), w)}; }, hook);
     return stage == 0 ? plain : std::make_shared<OtherStage>(plain);
   };
   comparison.check = [](Rank&, Pipeline&, const StepResult& result) {
@@ -433,8 +420,8 @@ TEST(FieldReport85, TwoTypesRunInSequence) {
 
 // Ten steps, each forward with the weights of the step before.
 TEST(FieldReport88, EveryStepUsesTheNewWeights) {
-  for (const std::string& schedule : kAllSchedules) {
-    Comparison comparison = comparison_of(schedule, 2, 4);
+  for (const std::string& schedule : all_schedules()) {
+    Comparison comparison = mlp_comparison(schedule, 2, 4);
     comparison.options.mean_loss_on_every_rank = true;
     const auto oracle = all_stages(comparison);
     std::vector<at::Tensor> all;
@@ -445,8 +432,7 @@ TEST(FieldReport88, EveryStepUsesTheNewWeights) {
     std::vector<double> losses;
     for (int step = 0; step < 10; ++step) {
       whole.zero_grad();
-      losses.push_back(
-          run_whole_model(oracle, comparison.inputs, comparison.labels, comparison.criterion).global_loss);
+      losses.push_back(run_whole_model(oracle, comparison.inputs, comparison.labels, comparison.criterion).global_loss);
       whole.step();
     }
     for (bool deferred : {false, true}) {
@@ -469,7 +455,7 @@ TEST(FieldReport88, EveryStepUsesTheNewWeights) {
 }
 
 TEST(DeferredWeightGradients, AStepPastThemIsRefusedWithWhatIsPending) {
-  Comparison comparison = comparison_of("zb1p", 2, 4);
+  Comparison comparison = mlp_comparison("zb1p", 2, 4);
   comparison.options.defer_tail_weight_gradients = true;
   const auto errors = errors_of_ranks(2, [&](Rank& rank) {
     Pipeline pipeline = make_pipeline(comparison, rank, stages_of_rank(comparison, rank.index));

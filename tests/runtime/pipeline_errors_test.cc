@@ -50,18 +50,16 @@ TEST(PipelineMistakes, AreRefusedOnEveryRankWithTheRule) {
       {"missing file", "nowhere.csv", {.num_microbatches = 8}, "nowhere.csv"}};
   for (const Mistake& mistake : mistakes) {
     SCOPED_TRACE(mistake.name);
-    for (const std::string& message : refusals(2, [&](Rank& rank) {
-           make(mistake.schedule, rank, two_stages(), mistake.options);
-         })) {
+    for (const std::string& message :
+         refusals(2, [&](Rank& rank) { make(mistake.schedule, rank, two_stages(), mistake.options); })) {
       EXPECT_THAT(message, HasSubstr(mistake.message));
     }
   }
 }
 
 TEST(PipelineMistakes, AnOddNumberOfRanks) {
-  for (const std::string& message : refusals(3, [&](Rank& rank) {
-         make("dualpipe", rank, two_stages(), {.num_microbatches = 8});
-       })) {
+  for (const std::string& message :
+       refusals(3, [&](Rank& rank) { make("dualpipe", rank, two_stages(), {.num_microbatches = 8}); })) {
     EXPECT_THAT(message, HasSubstr("pipeline_model_parallel_size must be even, got 3"));
   }
 }
@@ -86,9 +84,8 @@ TEST(PipelineMistakes, OfOneRankInTheOptionsAreToldToAll) {
 }
 
 TEST(PipelineMistakes, RanksThatDisagreeSeeBothValues) {
-  const auto messages = refusals(2, [](Rank& rank) {
-    make("dualpipe", rank, two_stages(), {.num_microbatches = rank.index == 0 ? 4 : 6});
-  });
+  const auto messages = refusals(
+      2, [](Rank& rank) { make("dualpipe", rank, two_stages(), {.num_microbatches = rank.index == 0 ? 4 : 6}); });
   for (const std::string& message : messages) {
     EXPECT_EQ(message, "[pipeline] ranks disagree about num_microbatches: 4 on rank 0, 6 on rank 1");
   }
@@ -100,21 +97,13 @@ TEST(PipelineMistakes, AScheduleFileThatCannotRunIsExplained) {
     std::ofstream file(path);
     file << "0F0,0F1,0B0\n1F0,1B0,1F1,1B1\n";
   }
-  for (const std::string& message : refusals(2, [&](Rank& rank) {
-         make(path, rank, {mlp_stage(rank.index)}, {.num_microbatches = 2});
-       })) {
+  for (const std::string& message :
+       refusals(2, [&](Rank& rank) { make(path, rank, {mlp_stage(rank.index)}, {.num_microbatches = 2}); })) {
     EXPECT_THAT(message, HasSubstr("0B1"));
   }
 }
 
-Comparison small() {
-  Comparison comparison;
-  comparison.ranks = 2;
-  comparison.make = [](int stage, int) { return mlp_stage(stage); };
-  comparison.inputs = random_micro_batches(4, {4, 8}, 3);
-  comparison.labels = random_micro_batches(4, {4, 8}, 4);
-  return comparison;
-}
+Comparison small() { return mlp_comparison("dualpipe", 2, 4); }
 
 void step(const Comparison& comparison, Rank& rank, std::vector<std::shared_ptr<StageModule>> stages,
           const Criterion& criterion) {
@@ -163,9 +152,8 @@ TEST_P(PipelineFailure, ALossThatThrowsEndsAllRanksWithItsMessage) {
     if (labels.at(0).sum().item<double>() != 0) throw std::runtime_error("the loss is broken");
     return {};
   });
-  for (const auto& message : errors(2, [&](Rank& rank) {
-         step(comparison, rank, stages_of_rank(comparison, rank.index), broken);
-       })) {
+  for (const auto& message :
+       errors(2, [&](Rank& rank) { step(comparison, rank, stages_of_rank(comparison, rank.index), broken); })) {
     EXPECT_THAT(message.value_or(""), HasSubstr("the loss is broken"));
   }
 }

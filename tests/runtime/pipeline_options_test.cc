@@ -21,25 +21,9 @@ namespace {
 
 using testing::HasSubstr;
 
-Comparison comparison_of(const std::string& schedule, int ranks, int num_microbatches) {
-  Comparison comparison;
-  comparison.schedule = schedule;
-  comparison.ranks = ranks;
-  comparison.options.num_microbatches = num_microbatches;
-  comparison.make = [](int stage, int) { return mlp_stage(stage); };
-  comparison.inputs = random_micro_batches(num_microbatches, {4, 8}, 3);
-  comparison.labels = random_micro_batches(num_microbatches, {4, 8}, 4);
-  return comparison;
-}
-
-StepResult train_once(const Comparison& comparison, Pipeline& pipeline) {
-  return pipeline.step(select(comparison.inputs, pipeline.input_micro_batches()),
-                       select(comparison.labels, pipeline.loss_micro_batches()), comparison.criterion);
-}
-
 TEST(MainGrads, ReceiveTheSumOverStepsInsteadOfGrad) {
   for (const std::string schedule : {"1f1b", "zb1p", "dualpipe", "dualpipev"}) {
-    Comparison comparison = comparison_of(schedule, 2, 4);
+    Comparison comparison = mlp_comparison(schedule, 2, 4);
     const auto oracle = all_stages(comparison);
     for (int step = 0; step < 2; ++step) {
       run_whole_model(oracle, comparison.inputs, comparison.labels, comparison.criterion);
@@ -73,7 +57,7 @@ TEST(MainGrads, ReceiveTheSumOverStepsInsteadOfGrad) {
 
 // Each mirror has the gradients of the micro-batches that came through it.
 TEST(ReduceMirrors, FalseLeavesEachMirrorItsHalf) {
-  Comparison comparison = comparison_of("dualpipe", 2, 4);
+  Comparison comparison = mlp_comparison("dualpipe", 2, 4);
   const auto oracle = all_stages(comparison);
   run_whole_model(oracle, comparison.inputs, comparison.labels, comparison.criterion);
   comparison.options.reduce_mirrors = false;
@@ -109,7 +93,7 @@ TEST(ReduceMirrors, FalseLeavesEachMirrorItsHalf) {
 }
 
 TEST(OptimizerHook, RefusesAClipThatMeansNothing) {
-  Comparison comparison = comparison_of("1f1b", 1, 2);
+  Comparison comparison = mlp_comparison("1f1b", 1, 2);
   run_ranks(1, [&](Rank& rank) {
     const auto stages = stages_of_rank(comparison, rank.index);
     Pipeline pipeline = make_pipeline(comparison, rank, stages);
@@ -125,7 +109,7 @@ TEST(OptimizerHook, RefusesAClipThatMeansNothing) {
 }
 
 TEST(OptimizerHook, SkipsTheStepEverywhereWhereAnythingIsNotFinite) {
-  Comparison comparison = comparison_of("dualpipe", 2, 4);
+  Comparison comparison = mlp_comparison("dualpipe", 2, 4);
   comparison.inputs[3] = {at::full({4, 8}, std::numeric_limits<double>::infinity(), at::kDouble)};
   run_ranks(2, [&](Rank& rank) {
     const auto stages = stages_of_rank(comparison, rank.index);
@@ -140,7 +124,7 @@ TEST(OptimizerHook, SkipsTheStepEverywhereWhereAnythingIsNotFinite) {
 }
 
 TEST(Copies, ThatDifferAreRefusedAtTheFirstStep) {
-  Comparison comparison = comparison_of("dualpipe", 2, 4);
+  Comparison comparison = mlp_comparison("dualpipe", 2, 4);
   for (const auto& error : errors_of_ranks(2, [&](Rank& rank) {
          auto stages = stages_of_rank(comparison, rank.index);
          if (rank.index == 1) stages[0] = mlp_stage(7);  // Stage 1 of rank 1 from another seed than that of rank 0.
@@ -169,7 +153,7 @@ TEST(TiedWeights, OnTwoRanksGetTheSumOfBothGradients) {
     at::Tensor weight_;
   };
   for (const std::string schedule : {"1f1b", "zb1p", "interleaved_1f1b"}) {
-    Comparison comparison = comparison_of(schedule, 2, 4);
+    Comparison comparison = mlp_comparison(schedule, 2, 4);
     comparison.make = [](int stage, int stages) { return std::make_shared<Tied>(stage, stages); };
     const auto oracle = all_stages(comparison);
     run_whole_model(oracle, comparison.inputs, comparison.labels, comparison.criterion);
@@ -185,7 +169,7 @@ TEST(TiedWeights, OnTwoRanksGetTheSumOfBothGradients) {
 }
 
 TEST(Failures, CallOnFatalOnceOnEveryRank) {
-  Comparison comparison = comparison_of("1f1b", 2, 4);
+  Comparison comparison = mlp_comparison("1f1b", 2, 4);
   std::atomic<int> calls[2] = {0, 0};
   errors_of_ranks(2, [&](Rank& rank) {
     PipelineOptions options = comparison.options;
@@ -196,9 +180,9 @@ TEST(Failures, CallOnFatalOnceOnEveryRank) {
       EXPECT_EQ(record.cause, "broken");
       if (index == 0) rank.transport->abort(record.to_string());
     };
-    auto stage = rank.index == 0 ? mlp_stage(0) : function_stage({}, [](const TensorList&) -> TensorList {
-      throw std::runtime_error("broken");
-    });
+    auto stage = rank.index == 0
+                     ? mlp_stage(0)
+                     : function_stage({}, [](const TensorList&) -> TensorList { throw std::runtime_error("broken"); });
     Pipeline pipeline("1f1b", rank.transport, {stage}, options);
     train_once(comparison, pipeline);
   });
@@ -207,7 +191,7 @@ TEST(Failures, CallOnFatalOnceOnEveryRank) {
 }
 
 TEST(Deferred, EvaluationWaitsForTheGradientsAndTheStatisticsHoldTheTail) {
-  Comparison comparison = comparison_of("dualpipe", 2, 6);
+  Comparison comparison = mlp_comparison("dualpipe", 2, 6);
   comparison.options.defer_tail_weight_gradients = true;
   const Schedule plan = builtin_registry().make("dualpipe", {2, 6});
   run_ranks(2, [&](Rank& rank) {
@@ -233,7 +217,7 @@ TEST(Deferred, EvaluationWaitsForTheGradientsAndTheStatisticsHoldTheTail) {
 // Micro-batch 1 weighs nothing; in the second case none does.
 TEST(Weights, OfNothingGiveNoLossAndNoGradient) {
   for (bool all : {false, true}) {
-    Comparison comparison = comparison_of("dualpipe", 2, 4);
+    Comparison comparison = mlp_comparison("dualpipe", 2, 4);
     comparison.options.mean_loss_on_every_rank = true;
     for (int k = 0; k < 4; ++k) comparison.labels[k].push_back(at::full({}, all || k == 1 ? 0.0 : 2.0, at::kDouble));
     comparison.criterion = Criterion::sum(
@@ -278,20 +262,23 @@ TEST(Hooks, RunPairsOfStagesWithSeveralOutputs) {
   };
   for (bool over_gloo : {false, true}) {
     for (const std::string schedule : {"dualpipe", "dualpipev"}) {
-      Comparison comparison = comparison_of(schedule, 4, 8);
+      Comparison comparison = mlp_comparison(schedule, 4, 8);
       comparison.over_gloo = over_gloo;
       comparison.make = [&](int stage, int stages) {
         const at::Tensor w = weight({8, 8}, stage);
-        return function_stage({{"w", w}}, [=](const TensorList& inputs) {
-          at::Tensor h = at::linear(inputs.at(0), w);
-          at::Tensor side = h.square().mean();
-          if (stage > 0) {
-            h = h * inputs.at(2);
-            side = side + inputs.at(1);
-          }
-          if (stage == stages - 1) return TensorList{h + side};
-          return TensorList{h, side, at::ones({8}, at::kInt)};
-        }, hook);
+        return function_stage(
+            {{"w", w}},
+            [=](const TensorList& inputs) {
+              at::Tensor h = at::linear(inputs.at(0), w);
+              at::Tensor side = h.square().mean();
+              if (stage > 0) {
+                h = h * inputs.at(2);
+                side = side + inputs.at(1);
+              }
+              if (stage == stages - 1) return TensorList{h + side};
+              return TensorList{h, side, at::ones({8}, at::kInt)};
+            },
+            hook);
       };
       comparison.check = [](Rank&, Pipeline&, const StepResult& result) {
         EXPECT_GT(result.statistics.overlapped_pairs, 0);

@@ -21,8 +21,9 @@ struct Targets {
   at::Tensor loss_mask;
 };
 
-// Micro-batch `index` of the current step, by halves: the rank where it enters reads its tokens, the rank where its loss
-// is computed its targets. It holds the same samples under every schedule, and may be read in any order, more than once.
+// Micro-batch `index` of the current step, by halves: the rank where it enters reads its tokens, the rank where its
+// loss is computed its targets. It holds the same samples under every schedule, and may be read in any order, more than
+// once.
 struct ReadMicroBatch {
   std::function<at::Tensor(int index)> tokens;
   std::function<Targets(int index)> targets;

@@ -1,7 +1,7 @@
 // Trains one step of a pipeline of one rank and prints how many losses it gave.
+#include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/torch.h>
 
 #include <iostream>
 
