@@ -8,6 +8,7 @@
 
 #include "plugin/analysis/grid.h"
 #include "plugin/analysis/report.h"
+#include "plugin/analysis/trace.h"
 #include "plugin/cli/commands.h"
 #include "plugin/cli/output.h"
 #include "plugin/cli/summary.h"
@@ -104,6 +105,8 @@ void write_plan(std::ostream& out, const Schedule& schedule, const PlanOptions& 
   const PlanReport plan = report(schedule, cost, timeline);
   if (options.format == "json") {
     out << to_json(plan) << "\n";
+  } else if (options.format == "trace") {
+    out << to_trace(timeline) << "\n";
   } else {
     out << to_grid(timeline, grid_options(options)) << "\n" << summarize(schedule, cost, plan);
   }
@@ -142,8 +145,8 @@ void add_plan(CLI::App& app, int& status) {
       ->capture_default_str();
   command->add_option("--cost", options->cost,
                       "forward=1,backward_input=1,backward_weight=1,overlapped=3,latency=0, or a part of it");
-  command->add_option("--format", options->format, "grid, csv or json")
-      ->check(CLI::IsMember({"grid", "csv", "json"}))
+  command->add_option("--format", options->format, "grid, csv, json or trace (Chrome and Perfetto)")
+      ->check(CLI::IsMember({"grid", "csv", "json", "trace"}))
       ->capture_default_str();
   command->add_option("-o,--output", options->output, "File to write instead of standard output");
   command->add_flag("--lowered", options->lowered, "With --format csv: sends, receives and reductions as well");

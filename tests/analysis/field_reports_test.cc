@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "plugin/analysis/grid.h"
 #include "plugin/analysis/report.h"
+#include "plugin/analysis/simulate.h"
+#include "plugin/analysis/trace.h"
 #include "plugin/schedule/registry.h"
 #include "plugin/schedule/text.h"
 
@@ -59,6 +62,27 @@ TEST(FieldReport79, TheClosedFormOfZb1pIsTheSimulatedIdleTime) {
   EXPECT_EQ(closed_form("zb1p").formula, "(P-1)(F+B-2W)");
 }
 
+// A lane per rank, and every action where the simulation has it.
+void expect_trace_of(const Schedule& schedule) {
+  const Timeline timeline = simulate(schedule);
+  const auto events = nlohmann::json::parse(to_trace(timeline)).at("traceEvents");
+  std::vector<std::size_t> next(timeline.ranks.size());
+  std::size_t lanes = 0;
+  for (const auto& event : events) {
+    if (event.at("ph") == "M") {
+      ++lanes;
+      continue;
+    }
+    const std::size_t rank = event.at("tid");
+    const Span& span = timeline.ranks.at(rank).at(next.at(rank)++);
+    EXPECT_EQ(event.at("name"), to_string(span.action));
+    EXPECT_EQ(event.at("ts"), 1000 * span.start);
+    EXPECT_EQ(event.at("dur"), 1000 * (span.end - span.start));
+  }
+  EXPECT_EQ(lanes, timeline.ranks.size());
+  for (std::size_t rank = 0; rank < next.size(); ++rank) EXPECT_EQ(next[rank], timeline.ranks[rank].size());
+}
+
 TEST(FieldReport80, EveryShapeHasAPictureWithEveryOperation) {
   for (const char* name : {"1f1b", "zb1p"}) {
     for (const int ranks : {1, 2, 4}) {
@@ -72,6 +96,7 @@ TEST(FieldReport80, EveryShapeHasAPictureWithEveryOperation) {
             EXPECT_THAT(picture, testing::HasSubstr("|" + to_string(action.op)));
           }
         }
+        expect_trace_of(schedule);
         for (int stage = 0; stage < ranks; ++stage) {
           EXPECT_EQ((counts[{stage, Kind::kForward}]), num_microbatches);
           const bool is_split = std::string(name) == "zb1p";

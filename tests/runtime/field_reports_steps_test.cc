@@ -8,9 +8,11 @@
 
 #include <unistd.h>
 #include <atomic>
+#include <chrono>
 #include <fstream>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "plugin/analysis/simulate.h"
 #include "plugin/runtime/optimizer_hook.h"
@@ -223,6 +225,34 @@ TEST(MemoryOverManySteps, StaysFlat) {
     }
   });
   EXPECT_LT(resident_bytes(), early + (1u << 20));
+}
+
+// Outputs are freed once sent, not before: 200 activations of 16 MiB, filled with their number, to a receiver that is
+// slow now and then.
+TEST(FieldReport37, NothingIsFreedWhileItIsSent) {
+  constexpr int kMicroBatches = 200;
+  Comparison comparison = mlp_comparison("1f1b", 2, kMicroBatches);
+  comparison.over_gloo = true;
+  for (int k = 0; k < kMicroBatches; ++k) {
+    comparison.inputs[k] = {at::full({1}, k + 1, at::kFloat)};
+    comparison.labels[k] = comparison.inputs[k];
+  }
+  std::atomic<int> wrong = 0;
+  run_on_ranks(comparison, [&](Rank& rank) {
+    const at::Tensor one = at::ones({1}, at::kFloat).requires_grad_();
+    const auto send = [one](const TensorList& x) { return TensorList{(x.at(0) * one).repeat({4 << 20})}; };
+    const auto receive = [one, &wrong, calls = std::make_shared<int>(0)](const TensorList& x) {
+      if (++*calls % 20 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      const at::Tensor values = x.at(0).detach();
+      if (values.min().item<float>() != values.max().item<float>()) ++wrong;
+      return TensorList{x.at(0).narrow(0, 0, 1) * one};
+    };
+    const auto stage = rank.index == 0 ? function_stage({{"one", one}}, send) : function_stage({{"one", one}}, receive);
+    Pipeline pipeline = make_pipeline(comparison, rank, {stage});
+    const StepResult result = train_once(comparison, pipeline);
+    for (const at::Tensor& loss : result.losses) EXPECT_EQ(loss.item<float>(), 0);  // Each number arrived as it is.
+  });
+  EXPECT_EQ(wrong, 0);
 }
 
 // Live tensors, counted where they are freed, against the simulator.
