@@ -52,8 +52,7 @@ struct Plan {
   std::vector<int> reduction_order;  // Of this rank's stages.
 };
 
-std::vector<int> reduction_order(const Schedule& schedule, int rank) {
-  const Program program = lower(schedule);
+std::vector<int> reduction_order(const Program& program, int rank) {
   std::vector<int> order;
   for (const Action& action : program.rows[rank]) {
     if (action.op.kind == Kind::kReduceGrad) order.push_back(action.op.stage);
@@ -77,7 +76,9 @@ Plan make_plan(const std::string& name, const Transport& transport, const Pipeli
       lower(schedule, {.slots = options.slots, .defer_tail_weight_gradients = options.defer_tail_weight_gradients});
   require_valid(schedule, validate(training, {.defer_tail_weight_gradients = options.defer_tail_weight_gradients}));
   Program evaluation = make_evaluation(schedule, options);
-  std::vector<int> order = reduction_order(schedule, transport.rank());
+  // A program that defers W has no REDUCE_GRAD for their stages.
+  std::vector<int> order = options.defer_tail_weight_gradients ? reduction_order(lower(schedule), transport.rank())
+                                                               : reduction_order(training, transport.rank());
   return {std::move(schedule), std::move(training), std::move(evaluation), std::move(order)};
 }
 
@@ -188,9 +189,13 @@ struct Pipeline::Impl {
   void call_on_fatal(const FailureRecord& record);
   FailureRecord first_record(const FailureRecord& mine, bool echo);
 
+  StepResult guarded_run(const std::function<StepResult()>& body);
+
   MicroBatches split(const TensorList& batch, std::size_t count) const;
   StepResult run(const MicroBatches& inputs, const MicroBatches& labels, const Criterion* criterion, bool training,
                  bool return_outputs);
+  StepResult run_split(const TensorList& inputs, const TensorList& labels, const Criterion* criterion, bool training,
+                       bool return_outputs);
   StepInputs step_inputs(const MicroBatches& inputs, const MicroBatches& labels, const Criterion* criterion);
   std::optional<double> mean_over_ranks(double local, bool has_losses);
   StepResult results(StepOutputs outputs, const Criterion* criterion);
@@ -319,6 +324,12 @@ void Pipeline::Impl::guarded(const std::function<std::string()>& action, const s
   }
 }
 
+StepResult Pipeline::Impl::guarded_run(const std::function<StepResult()>& body) {
+  StepResult result;
+  guarded([this] { return executor->current_action(); }, [&] { result = body(); });
+  return result;
+}
+
 // --- a step
 
 MicroBatches Pipeline::Impl::split(const TensorList& batch, std::size_t count) const {
@@ -418,6 +429,11 @@ StepResult Pipeline::Impl::run(const MicroBatches& inputs, const MicroBatches& l
   return results(std::move(outputs), criterion);
 }
 
+StepResult Pipeline::Impl::run_split(const TensorList& inputs, const TensorList& labels, const Criterion* criterion,
+                                     bool training, bool return_outputs) {
+  return run(split(inputs, input_ids.size()), split(labels, loss_ids.size()), criterion, training, return_outputs);
+}
+
 void Pipeline::Impl::finish_gradients() {
   if (!gradients_open) return;
   const auto& deferred = plan.training.deferred_weight;
@@ -451,42 +467,24 @@ Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 
 StepResult Pipeline::step(const TensorList& inputs, const TensorList& labels, const Criterion& criterion,
                           bool return_outputs) {
-  StepResult result;
-  impl_->guarded([this] { return impl_->executor->current_action(); },
-                 [&] {
-                   result = impl_->run(impl_->split(inputs, impl_->input_ids.size()),
-                                       impl_->split(labels, impl_->loss_ids.size()), &criterion, true, return_outputs);
-                 });
-  return result;
+  return impl_->guarded_run([&] { return impl_->run_split(inputs, labels, &criterion, true, return_outputs); });
 }
 
 StepResult Pipeline::step(const MicroBatches& inputs, const MicroBatches& labels, const Criterion& criterion,
                           bool return_outputs) {
-  StepResult result;
-  impl_->guarded([this] { return impl_->executor->current_action(); },
-                 [&] { result = impl_->run(inputs, labels, &criterion, true, return_outputs); });
-  return result;
+  return impl_->guarded_run([&] { return impl_->run(inputs, labels, &criterion, true, return_outputs); });
 }
 
 StepResult Pipeline::evaluate(const TensorList& inputs, const TensorList& labels,
                               const std::optional<Criterion>& criterion, bool return_outputs) {
-  StepResult result;
-  impl_->guarded([this] { return impl_->executor->current_action(); },
-                 [&] {
-                   result = impl_->run(impl_->split(inputs, impl_->input_ids.size()),
-                                       impl_->split(labels, impl_->loss_ids.size()), criterion ? &*criterion : nullptr,
-                                       false, return_outputs);
-                 });
-  return result;
+  const Criterion* given = criterion ? &*criterion : nullptr;
+  return impl_->guarded_run([&] { return impl_->run_split(inputs, labels, given, false, return_outputs); });
 }
 
 StepResult Pipeline::evaluate(const MicroBatches& inputs, const MicroBatches& labels,
                               const std::optional<Criterion>& criterion, bool return_outputs) {
-  StepResult result;
-  impl_->guarded(
-      [this] { return impl_->executor->current_action(); },
-      [&] { result = impl_->run(inputs, labels, criterion ? &*criterion : nullptr, false, return_outputs); });
-  return result;
+  const Criterion* given = criterion ? &*criterion : nullptr;
+  return impl_->guarded_run([&] { return impl_->run(inputs, labels, given, false, return_outputs); });
 }
 
 void Pipeline::finish_gradients() {
