@@ -6,9 +6,6 @@
 namespace dualpipe::analysis {
 namespace {
 
-constexpr std::uint8_t kForwardDone = 1;
-constexpr std::uint8_t kBackwardDone = 2;
-
 void check_op(const Schedule& schedule, const StageTable<std::uint8_t>& table, const Op& op) {
   if (!is_compute(op.kind)) {
     throw ScheduleError(schedule.name, "only F, B, I and W can be simulated, got " + to_string(op));
@@ -21,17 +18,6 @@ void check_op(const Schedule& schedule, const StageTable<std::uint8_t>& table, c
 }
 
 }  // namespace
-
-std::optional<Op> producer_of(const Op& op, int stages) {
-  if (op.kind == Kind::kForward && op.stage > 0) {
-    return make_op(op.stage - 1, Kind::kForward, op.micro_batch);
-  }
-  const bool is_backward = op.kind == Kind::kBackward || op.kind == Kind::kBackwardInput;
-  if (is_backward && op.stage + 1 < stages) {
-    return make_op(op.stage + 1, Kind::kBackward, op.micro_batch);
-  }
-  return std::nullopt;
-}
 
 Progress::Progress(const Schedule& schedule)
     : schedule_(schedule),
@@ -49,19 +35,6 @@ Progress::Progress(const Schedule& schedule)
         check_op(schedule, done_, *action.paired);
       }
     }
-  }
-}
-
-bool Progress::is_ready(const Op& op) const {
-  switch (op.kind) {
-    case Kind::kForward:
-      return op.stage == 0 || (done_.at(op.stage - 1, op.micro_batch) & kForwardDone) != 0;
-    case Kind::kBackward:
-    case Kind::kBackwardInput:
-      return op.stage + 1 == schedule_.placement.stages() ||
-             (done_.at(op.stage + 1, op.micro_batch) & kBackwardDone) != 0;
-    default:
-      return true;
   }
 }
 

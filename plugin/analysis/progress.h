@@ -19,7 +19,16 @@
 namespace dualpipe::analysis {
 
 // The result that `op` consumes, as the op that computes it (kind F or B, where B stands for B or I).
-std::optional<Op> producer_of(const Op& op, int stages);
+inline std::optional<Op> producer_of(const Op& op, int stages) {
+  if (op.kind == Kind::kForward && op.stage > 0) {
+    return make_op(op.stage - 1, Kind::kForward, op.micro_batch);
+  }
+  const bool is_backward = op.kind == Kind::kBackward || op.kind == Kind::kBackwardInput;
+  if (is_backward && op.stage + 1 < stages) {
+    return make_op(op.stage + 1, Kind::kBackward, op.micro_batch);
+  }
+  return std::nullopt;
+}
 
 class Progress {
  public:
@@ -42,6 +51,9 @@ class Progress {
   Op missing(int rank) const;
 
  private:
+  static constexpr std::uint8_t kForwardDone = 1;
+  static constexpr std::uint8_t kBackwardDone = 2;
+
   template <class Visit>
   void run_rank(int rank, Visit& visit) {
     const Row& row = schedule_.rows[rank];
@@ -59,7 +71,18 @@ class Progress {
   bool is_ready(const Action& action) const {
     return is_ready(action.op) && (!action.paired || is_ready(*action.paired));
   }
-  bool is_ready(const Op& op) const;
+  bool is_ready(const Op& op) const {
+    switch (op.kind) {
+      case Kind::kForward:
+        return op.stage == 0 || (done_.at(op.stage - 1, op.micro_batch) & kForwardDone) != 0;
+      case Kind::kBackward:
+      case Kind::kBackwardInput:
+        return op.stage + 1 == schedule_.placement.stages() ||
+               (done_.at(op.stage + 1, op.micro_batch) & kBackwardDone) != 0;
+      default:
+        return true;
+    }
+  }
   void finish(const Op& op);
 
   const Schedule& schedule_;

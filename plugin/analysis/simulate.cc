@@ -1,6 +1,8 @@
 #include "plugin/analysis/simulate.h"
 
 #include <algorithm>
+#include <numeric>
+#include <optional>
 
 #include "plugin/analysis/progress.h"
 #include "plugin/analysis/stage_table.h"
@@ -19,53 +21,6 @@ struct Results {
   double backward = 0;
 };
 
-class Clock {
- public:
-  Clock(const Schedule& schedule, const CostModel& cost)
-      : placement_(schedule.placement),
-        cost_(cost),
-        results_(schedule.placement.stages(), schedule.num_microbatches),
-        free_(schedule.rows.size(), 0.0) {}
-
-  Span run(int rank, const Action& action) {
-    double start = std::max(free_[rank], arrival(rank, action.op));
-    if (action.paired) {
-      start = std::max(start, arrival(rank, *action.paired));
-    }
-    const double end = start + cost_.duration(action);
-    free_[rank] = end;
-    record(action.op, end);
-    if (action.paired) {
-      record(*action.paired, end);
-    }
-    return {action, start, end};
-  }
-
- private:
-  double arrival(int rank, const Op& op) const {
-    const std::optional<Op> producer = producer_of(op, placement_.stages());
-    if (!producer) {
-      return 0;
-    }
-    const Results& results = results_.at(producer->stage, producer->micro_batch);
-    const double ready = producer->kind == Kind::kForward ? results.forward : results.backward;
-    return placement_.rank_of(producer->stage, producer->micro_batch) == rank ? ready : ready + cost_.latency;
-  }
-
-  void record(const Op& op, double end) {
-    if (op.kind == Kind::kForward) {
-      results_.at(op.stage, op.micro_batch).forward = end;
-    } else if (op.kind != Kind::kBackwardWeight) {
-      results_.at(op.stage, op.micro_batch).backward = end;
-    }
-  }
-
-  const Placement& placement_;
-  const CostModel& cost_;
-  StageTable<Results> results_;
-  std::vector<double> free_;
-};
-
 void check_cost(const Schedule& schedule, const CostModel& cost) {
   const int stages = schedule.placement.stages();
   if (!cost.per_stage.empty() && static_cast<int>(cost.per_stage.size()) != stages) {
@@ -73,6 +28,76 @@ void check_cost(const Schedule& schedule, const CostModel& cost) {
                                     std::to_string(cost.per_stage.size()));
   }
 }
+
+// Times of the same walk under several costs, kept side by side: a step of the walk touches one place for all of them.
+class Clocks {
+ public:
+  Clocks(const Schedule& schedule, const std::vector<CostModel>& costs)
+      : placement_(schedule.placement),
+        costs_(costs),
+        count_(static_cast<int>(costs.size())),
+        results_(schedule.placement.stages(), schedule.num_microbatches * count_),
+        free_(schedule.rows.size() * costs.size(), 0.0) {
+    for (const CostModel& cost : costs) {
+      check_cost(schedule, cost);
+    }
+  }
+
+  // Calls visit(index, span) for each of the costs.
+  template <class Visit>
+  void run(int rank, const Action& action, Visit visit) {
+    const Source source = source_of(rank, action.op);
+    const Source paired = action.paired ? source_of(rank, *action.paired) : Source{};
+    for (int i = 0; i < count_; ++i) {
+      double& free = free_[static_cast<std::size_t>(rank) * count_ + i];
+      const double start = std::max({free, arrival(source, i), arrival(paired, i)});
+      const double end = start + costs_[i].duration(action);
+      free = end;
+      record(action.op, i, end);
+      if (action.paired) {
+        record(*action.paired, i, end);
+      }
+      visit(i, Span{action, start, end});
+    }
+  }
+
+ private:
+  // What an operation waits for: nothing, or a result of this or another rank.
+  struct Source {
+    std::optional<Op> producer;
+    bool is_remote = false;
+  };
+
+  Source source_of(int rank, const Op& op) const {
+    const std::optional<Op> producer = producer_of(op, placement_.stages());
+    return {producer, producer && placement_.rank_of(producer->stage, producer->micro_batch) != rank};
+  }
+
+  Results& results(const Op& op, int i) { return results_.at(op.stage, op.micro_batch * count_ + i); }
+
+  double arrival(const Source& source, int i) {
+    if (!source.producer) {
+      return 0;
+    }
+    const Results& found = results(*source.producer, i);
+    const double ready = source.producer->kind == Kind::kForward ? found.forward : found.backward;
+    return source.is_remote ? ready + costs_[i].latency : ready;
+  }
+
+  void record(const Op& op, int i, double end) {
+    if (op.kind == Kind::kForward) {
+      results(op, i).forward = end;
+    } else if (op.kind != Kind::kBackwardWeight) {
+      results(op, i).backward = end;
+    }
+  }
+
+  const Placement& placement_;
+  const std::vector<CostModel>& costs_;
+  const int count_;
+  StageTable<Results> results_;  // By (stage, micro-batch, cost).
+  std::vector<double> free_;     // By (rank, cost).
+};
 
 [[noreturn]] void refuse_deadlock(const Schedule& schedule, const Progress& progress) {
   int rank = 0;
@@ -83,6 +108,16 @@ void check_cost(const Schedule& schedule, const CostModel& cost) {
                                          to_string(schedule.rows[rank][progress.reached(rank)]) + " needs " +
                                          to_string(progress.missing(rank)) +
                                          ", which never runs; see 'dualpipe check'");
+}
+
+// Calls visit(rank, action) for every action, producers before consumers.
+template <class Visit>
+void walk(const Schedule& schedule, Visit visit) {
+  Progress progress(schedule);
+  progress.run(visit);
+  if (!progress.finished()) {
+    refuse_deadlock(schedule, progress);
+  }
 }
 
 }  // namespace
@@ -112,21 +147,36 @@ double Timeline::utilization() const {
   return total > 0 ? sum / total : 1;
 }
 
+double Totals::utilization() const {
+  const double total = makespan * static_cast<double>(busy.size());
+  return total > 0 ? std::accumulate(busy.begin(), busy.end(), 0.0) / total : 1;
+}
+
 Timeline simulate(const Schedule& schedule, const CostModel& cost) {
-  check_cost(schedule, cost);
-  Progress progress(schedule);
-  Clock clock(schedule, cost);
+  const std::vector<CostModel> costs = {cost};
+  Clocks clocks(schedule, costs);
   Timeline timeline;
   timeline.ranks.resize(schedule.rows.size());
   for (std::size_t rank = 0; rank < schedule.rows.size(); ++rank) {
     timeline.ranks[rank].reserve(schedule.rows[rank].size());
   }
-  progress.run([&](int rank, const Action& action) { timeline.ranks[rank].push_back(clock.run(rank, action)); });
-  if (!progress.finished()) {
-    refuse_deadlock(schedule, progress);
-  }
+  walk(schedule, [&](int rank, const Action& action) {
+    clocks.run(rank, action, [&](int, const Span& span) { timeline.ranks[rank].push_back(span); });
+  });
   timeline.peak_activations = peak_activations(schedule);
   return timeline;
+}
+
+std::vector<Totals> simulate_totals(const Schedule& schedule, const std::vector<CostModel>& costs) {
+  Clocks clocks(schedule, costs);
+  std::vector<Totals> totals(costs.size(), Totals{0, std::vector<double>(schedule.rows.size(), 0.0)});
+  walk(schedule, [&](int rank, const Action& action) {
+    clocks.run(rank, action, [&](int i, const Span& span) {
+      totals[i].makespan = std::max(totals[i].makespan, span.end);
+      totals[i].busy[rank] += span.end - span.start;
+    });
+  });
+  return totals;
 }
 
 std::vector<int> peak_activations(const Schedule& schedule) {

@@ -32,6 +32,15 @@ struct Timeline {
 // wait for each other (validate() says where).
 Timeline simulate(const Schedule& schedule, const CostModel& cost = {});
 
+// The figures of simulate() without its actions, for plans whose timeline would take gigabytes.
+struct Totals {
+  double makespan = 0;
+  std::vector<double> busy;    // Per rank.
+  double utilization() const;  // As Timeline's.
+};
+// Under each of the costs, in one walk over the schedule.
+std::vector<Totals> simulate_totals(const Schedule& schedule, const std::vector<CostModel>& costs);
+
 // Peak live activations per rank by the same definition, from the order of the rows alone.
 std::vector<int> peak_activations(const Schedule& schedule);
 

@@ -13,7 +13,11 @@ inline constexpr int kExitViolation = 1;  // The schedule breaks a rule; it is e
 inline constexpr int kExitUsage = 2;      // The command line or a file is wrong.
 
 void add_plan(CLI::App& app, int& status);
+void add_draw(CLI::App& app, int& status);
 void add_check(CLI::App& app, int& status);
+void add_claims(CLI::App& app, int& status);
+void add_scale(CLI::App& app, int& status);
+void add_overlap(CLI::App& app, int& status);
 void add_demo(CLI::App& app, int& status);
 void add_schedules(CLI::App& app, int& status);
 

@@ -11,8 +11,12 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int status = kExitOk;
   add_plan(app, status);
+  add_draw(app, status);
   add_check(app, status);
   add_schedules(app, status);
+  add_claims(app, status);
+  add_scale(app, status);
+  add_overlap(app, status);
   add_demo(app, status);
   try {
     app.parse(argc, argv);

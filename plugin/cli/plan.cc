@@ -1,6 +1,5 @@
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -11,12 +10,12 @@
 #include "plugin/analysis/trace.h"
 #include "plugin/cli/commands.h"
 #include "plugin/cli/output.h"
+#include "plugin/cli/schedule_options.h"
 #include "plugin/cli/summary.h"
 #include "plugin/cli/terminal.h"
 #include "plugin/cli/verify.h"
 #include "plugin/schedule/error.h"
 #include "plugin/schedule/lower.h"
-#include "plugin/schedule/registry.h"
 #include "plugin/schedule/text.h"
 
 namespace dualpipe::cli {
@@ -25,11 +24,7 @@ namespace {
 constexpr int kMostBands = 12;
 
 struct PlanOptions {
-  std::string schedule;
-  std::optional<int> ranks;
-  std::optional<int> num_microbatches;
-  int chunks = 2;
-  std::optional<std::string> cost;
+  ScheduleOptions source;
   std::string format = "grid";
   std::string output;
   std::string colour = "auto";
@@ -37,44 +32,6 @@ struct PlanOptions {
   bool lowered = false;
   bool for_torch = false;
 };
-
-[[noreturn]] void refuse(const std::string& rule) { throw ScheduleError("plan", rule); }
-
-void require_same(const std::string& name, const std::optional<int>& asked, int given) {
-  if (asked && *asked != given) {
-    refuse(fmt::format("{} must be the file's = {}, got {}; it can be left out", name, given, *asked));
-  }
-}
-
-bool is_file(const PlanOptions& options) { return options.schedule.ends_with(".csv"); }
-
-Schedule read_file(const PlanOptions& options) {
-  Schedule schedule = read_schedule(options.schedule);
-  require_same("--pipeline-model-parallel-size", options.ranks, schedule.placement.ranks());
-  require_same("--num-microbatches", options.num_microbatches, schedule.num_microbatches);
-  return schedule;
-}
-
-Schedule make_schedule(const PlanOptions& options) {
-  if (is_file(options)) {
-    return read_file(options);
-  }
-  const Registry registry = builtin_registry();
-  ScheduleSpec spec;
-  spec.virtual_pipeline_model_parallel_size = options.chunks;
-  if (!options.ranks || !options.num_microbatches) {
-    if (const std::vector<std::string> names = registry.names();
-        std::find(names.begin(), names.end(), options.schedule) == names.end()) {
-      return registry.make(options.schedule, spec);  // Throws, with the nearest name.
-    }
-    refuse(fmt::format("{} is required with --schedule {}, for example {}",
-                       options.ranks ? "--num-microbatches" : "--pipeline-model-parallel-size", options.schedule,
-                       options.ranks ? "--num-microbatches 16" : "--pipeline-model-parallel-size 4"));
-  }
-  spec.pipeline_model_parallel_size = *options.ranks;
-  spec.num_microbatches = *options.num_microbatches;
-  return registry.make(options.schedule, spec);
-}
 
 void write_csv(std::ostream& out, const Schedule& schedule, const PlanOptions& options) {
   if (options.for_torch) {
@@ -100,7 +57,7 @@ void write_plan(std::ostream& out, const Schedule& schedule, const PlanOptions& 
     write_csv(out, schedule, options);
     return;
   }
-  const CostModel cost = options.cost ? parse_cost(*options.cost) : CostModel{};
+  const CostModel cost = options.source.cost_model();
   const Timeline timeline = simulate(schedule, cost);
   const PlanReport plan = report(schedule, cost, timeline);
   if (options.format == "json") {
@@ -114,15 +71,13 @@ void write_plan(std::ostream& out, const Schedule& schedule, const PlanOptions& 
 
 int run_plan(const PlanOptions& options) {
   if ((options.lowered || options.for_torch) && options.format != "csv") {
-    refuse(fmt::format("{} needs --format csv, got --format {}", options.lowered ? "--lowered" : "--for-torch",
-                       options.format));
+    throw ScheduleError("plan", fmt::format("{} needs --format csv, got --format {}",
+                                            options.lowered ? "--lowered" : "--for-torch", options.format));
   }
-  if (options.cost) {
-    parse_cost(*options.cost);  // A mistake is told before the work is done.
-  }
-  const Schedule schedule = make_schedule(options);
+  options.source.cost_model();  // A mistake is told before the work is done.
+  const Schedule schedule = make_schedule("plan", options.source);
   const bool writes_program = options.lowered || options.for_torch;
-  const Depth depth = is_file(options) || writes_program ? Depth::kProgram : Depth::kSchedule;
+  const Depth depth = options.source.is_file() || writes_program ? Depth::kProgram : Depth::kSchedule;
   if (const std::optional<std::string> violation = find_violation(schedule, depth, wants_colour(options.colour))) {
     fmt::print(stderr, "{}", *violation);
     return kExitViolation;
@@ -136,15 +91,7 @@ int run_plan(const PlanOptions& options) {
 void add_plan(CLI::App& app, int& status) {
   auto options = std::make_shared<PlanOptions>();
   CLI::App* command = app.add_subcommand("plan", "Draw a schedule, or write it or its numbers to a file.");
-  command->add_option("-s,--schedule", options->schedule, "A name (see dualpipe schedules) or FILE.csv")->required();
-  command->add_option("-P,--pipeline-model-parallel-size,--pipeline-parallel-size", options->ranks,
-                      "Ranks of the pipeline; not needed with a file");
-  command->add_option("-M,--num-microbatches", options->num_microbatches,
-                      "Micro-batches per step, over both directions; not needed with a file");
-  command->add_option("--virtual-pipeline-model-parallel-size", options->chunks, "Chunks per rank of interleaved_1f1b")
-      ->capture_default_str();
-  command->add_option("--cost", options->cost,
-                      "forward=1,backward_input=1,backward_weight=1,overlapped=3,latency=0, or a part of it");
+  add_schedule_options(*command, options->source);
   command->add_option("--format", options->format, "grid, csv, json or trace (Chrome and Perfetto)")
       ->check(CLI::IsMember({"grid", "csv", "json", "trace"}))
       ->capture_default_str();

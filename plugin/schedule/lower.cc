@@ -196,15 +196,23 @@ class RowLowering {
 
 }  // namespace
 
-Program lower(const Schedule& schedule, const LowerOptions& options) {
+void lower_rows(const Schedule& schedule, const LowerOptions& options,
+                const std::function<void(Row row, Row deferred_weight)>& visit) {
   require_at_least(schedule.name, "slots", 1, options.slots);
   const Traffic traffic(schedule);
-  Program program{schedule.name, schedule.placement, schedule.num_microbatches, options.slots, {}, {}};
   for (int rank = 0; rank < schedule.placement.ranks(); ++rank) {
     RowLowering lowering(schedule, traffic, rank, options);
-    program.rows.push_back(lowering.lowered());
-    program.deferred_weight.push_back(lowering.deferred());
+    Row row = lowering.lowered();
+    visit(std::move(row), lowering.deferred());
   }
+}
+
+Program lower(const Schedule& schedule, const LowerOptions& options) {
+  Program program{schedule.name, schedule.placement, schedule.num_microbatches, options.slots, {}, {}};
+  lower_rows(schedule, options, [&](Row row, Row deferred_weight) {
+    program.rows.push_back(std::move(row));
+    program.deferred_weight.push_back(std::move(deferred_weight));
+  });
   return program;
 }
 

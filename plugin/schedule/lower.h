@@ -20,6 +20,7 @@
 // stands right before it at the latest, free slot or not: where `slots` are too few, validate() says so.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "plugin/schedule/schedule.h"
@@ -48,6 +49,10 @@ struct Program {
 // Throws ScheduleError where the schedule cannot be lowered (a stage whose result nobody computes on, an action that
 // stands twice): run validate() first for violations as data.
 Program lower(const Schedule& schedule, const LowerOptions& options = {});
+
+// The rows of lower(), one rank at a time and in the order of ranks, for programs that need not be held at once.
+void lower_rows(const Schedule& schedule, const LowerOptions& options,
+                const std::function<void(Row row, Row deferred_weight)>& visit);
 
 // The rows with I, W, B dropped and pairs reduced to their F: what evaluate() runs.
 Schedule forward_only(const Schedule& schedule);

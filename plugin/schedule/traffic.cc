@@ -35,6 +35,16 @@ Op send_after(const Op& compute) {
                  compute.micro_batch);
 }
 
+std::size_t count_messages(const Placement& placement, int num_microbatches) {
+  std::size_t boundaries = 0;
+  for (int micro_batch = 0; micro_batch < num_microbatches; ++micro_batch) {
+    for (int stage = 0; stage + 1 < placement.stages(); ++stage) {
+      boundaries += placement.rank_of(stage, micro_batch) != placement.rank_of(stage + 1, micro_batch) ? 1 : 0;
+    }
+  }
+  return 2 * boundaries;  // An activation and its gradient.
+}
+
 Traffic::Traffic(const Schedule& schedule) : schedule_(schedule) {
   require_shape(schedule);
   const std::size_t cells = index(schedule.placement.stages(), 0);

@@ -4,6 +4,7 @@
 // consumes them.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <vector>
 
@@ -70,6 +71,9 @@ class Traffic {
   Columns forward_;
   Columns backward_;
 };
+
+// The messages of one step over all directed edges: one per result that another rank computes on.
+std::size_t count_messages(const Placement& placement, int num_microbatches);
 
 // Calls visit(op) for the operation of an action, or for both of a pair.
 template <typename Visit>

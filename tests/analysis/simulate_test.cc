@@ -86,6 +86,25 @@ TEST(Simulate, AgreesWithTheSlowReference) {
   }
 }
 
+TEST(Simulate, TotalsAreThoseOfTheTimelines) {
+  const std::vector<CostModel> costs = {CostModel{}, parse_cost("overlapped=2.25,latency=0.5"),
+                                        parse_cost("forward=0")};
+  for (const char* name : {"1f1b", "interleaved_1f1b", "zb1p", "dualpipe", "dualpipev"}) {
+    const Schedule schedule = make(name, 4, 12);
+    const std::vector<Totals> totals = simulate_totals(schedule, costs);
+    ASSERT_EQ(totals.size(), costs.size());
+    for (std::size_t i = 0; i < costs.size(); ++i) {
+      const Timeline timeline = simulate(schedule, costs[i]);
+      EXPECT_EQ(totals[i].makespan, timeline.makespan()) << name;
+      EXPECT_DOUBLE_EQ(totals[i].utilization(), timeline.utilization()) << name;
+      for (int rank = 0; rank < 4; ++rank) {
+        EXPECT_EQ(totals[i].busy[rank], timeline.busy(rank)) << name << " rank " << rank;
+      }
+    }
+  }
+  EXPECT_TRUE(simulate_totals(make("1f1b", 2, 2), {}).empty());
+}
+
 TEST(Simulate, CountsAPairsForwardFirst) {
   EXPECT_THAT(peak_activations(parse_schedule("0F0,(0F1;0B0)OVERLAP_F_B,0B1", "hand")), ElementsAre(2));
   EXPECT_THAT(peak_activations(parse_schedule("0F0,0I0,0F1,0W0,0I1,0W1", "hand")), ElementsAre(2));

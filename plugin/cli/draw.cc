@@ -1,0 +1,58 @@
+#include <fmt/core.h>
+
+#include <memory>
+#include <ostream>
+#include <string>
+
+#include "plugin/analysis/picture.h"
+#include "plugin/cli/commands.h"
+#include "plugin/cli/output.h"
+#include "plugin/cli/schedule_options.h"
+#include "plugin/cli/summary.h"
+#include "plugin/cli/verify.h"
+
+namespace dualpipe::cli {
+namespace {
+
+struct DrawOptions {
+  ScheduleOptions source;
+  std::string output;
+  int width = 0;
+};
+
+PictureOptions picture_options(const DrawOptions& options, const Schedule& schedule, const CostModel& cost) {
+  return {.title = fmt::format("{}, {} ranks, {} micro-batches", schedule.name, schedule.placement.ranks(),
+                               schedule.num_microbatches),
+          .caption = describe(cost),
+          .unit = "",
+          .placement = schedule.placement,
+          .width = options.width};
+}
+
+int run_draw(const DrawOptions& options) {
+  const CostModel cost = options.source.cost_model();
+  const Schedule schedule = make_schedule("draw", options.source);
+  if (const std::optional<std::string> violation = find_violation(schedule, Depth::kSchedule, false)) {
+    fmt::print(stderr, "{}", *violation);
+    return kExitViolation;
+  }
+  const std::string picture = to_svg(simulate(schedule, cost), picture_options(options, schedule, cost));
+  write_output(options.output, [&](std::ostream& out) { out << picture; });
+  return kExitOk;
+}
+
+}  // namespace
+
+void add_draw(CLI::App& app, int& status) {
+  auto options = std::make_shared<DrawOptions>();
+  CLI::App* command = app.add_subcommand("draw", "Draw a schedule to time scale as an SVG picture.");
+  add_schedule_options(*command, options->source);
+  command->add_option("-o,--output", options->output, "File to write, e.g. plan.svg, instead of standard output");
+  command
+      ->add_option("--width", options->width,
+                   "Pixels; by default what the numbers in the cells need, up to 1800, or 2400 for more than 32 ranks")
+      ->check(CLI::Range(kLeastPictureWidth, 100000));
+  command->callback([options, &status] { status = run_draw(*options); });
+}
+
+}  // namespace dualpipe::cli
