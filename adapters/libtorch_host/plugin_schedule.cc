@@ -1,8 +1,10 @@
 #include "adapters/libtorch_host/plugin_schedule.h"
 
 #include <chrono>
+#include <map>
 #include <utility>
 
+#include "adapters/libtorch_host/parallel.h"
 #include "examples/pretrain_gpt/layer_division.h"
 #include "plugin/analysis/validate.h"
 #include "plugin/schedule/error.h"
@@ -12,24 +14,69 @@
 namespace dualpipe::libtorch_host {
 namespace {
 
+// Phases serve the overlap of expert communication, and recompute.
+bool runs_by_phases(const pretrain_gpt::Config& config) {
+  return (config.num_experts > 0 && config.overlap_moe_expert_parallel_comm) || config.recompute_granularity != "none";
+}
+
 // In module order. Where a rank holds both ends of a model whose head is tied, the second uses the first one's weight.
-std::vector<std::shared_ptr<GptStage>> build_stages(const Placement& placement, const pretrain_gpt::Config& config,
-                                                    int rank) {
+std::vector<std::shared_ptr<GptStage>> build_stages(const Placement& placement,
+                                                    const pretrain_gpt::TrainContext& context) {
+  const pretrain_gpt::Config& config = context.config;
+  const pretrain_gpt::ProcessGroups& groups = context.parallel;
+  const pretrain_gpt::ModelParallel parallel = groups.model_parallel(config.sequence_parallel);
+  const MicroBatchCount count{groups.layout().data_rank(groups.rank()), config.data_parallel_size};
   const std::vector<pretrain_gpt::Chunk> division = pretrain_gpt::divide_layers(config, placement.stages());
   std::vector<std::shared_ptr<GptStage>> stages;
   at::Tensor tied;
-  for (int stage : placement.stages_of(rank)) {
-    auto chunk = std::make_shared<pretrain_gpt::GptChunk>(config, division.at(stage), tied);
+  for (int stage : placement.stages_of(context.rank)) {
+    auto chunk = std::make_shared<pretrain_gpt::GptChunk>(config, parallel, division.at(stage), tied);
     if (!config.untie_embeddings_and_output_weights && !tied.defined()) tied = chunk->embedding_weight();
-    stages.push_back(std::make_shared<GptStage>(std::move(chunk)));
+    stages.push_back(std::make_shared<GptStage>(std::move(chunk), count, runs_by_phases(config)));
   }
   return stages;
+}
+
+// By stage: micro-batches between F and B (or W) where the row has most of them.
+std::vector<std::int64_t> peak_by_stage(const Row& row, const std::vector<int>& stages) {
+  std::map<int, std::int64_t> live, peak;
+  std::int64_t sum = 0, most = 0;
+  const auto run = [&](const Op& op) {
+    const bool begins = op.kind == Kind::kForward;
+    const bool ends = op.kind == Kind::kBackward || op.kind == Kind::kBackwardWeight;
+    live[op.stage] += begins - ends;
+    sum += begins - ends;
+    if (sum <= most) return;
+    most = sum;
+    peak = live;
+  };
+  for (const Action& action : row) {
+    run(action.op);
+    if (action.paired) run(*action.paired);
+  }
+  std::vector<std::int64_t> by_stage;
+  for (const int stage : stages) by_stage.push_back(peak[stage]);
+  return by_stage;
+}
+
+// Buffers in float32 for the gradients of parameters of lower precision.
+pretrain_gpt::NamedTensors make_main_gradients(const pretrain_gpt::Config& config,
+                                               const std::vector<std::shared_ptr<GptStage>>& stages) {
+  pretrain_gpt::NamedTensors buffers;
+  if (!config.accumulates_in_float32()) return buffers;
+  for (const auto& stage : stages) {
+    for (const auto& item : stage->chunk().named_parameters()) {
+      buffers.emplace(item.key(), at::zeros_like(item.value(), at::kFloat));
+    }
+  }
+  return buffers;
 }
 
 PipelineOptions options_of(const pretrain_gpt::Config& config) {
   PipelineOptions options;
   options.num_microbatches = static_cast<int>(config.num_microbatches());
   options.virtual_pipeline_model_parallel_size = spec_of(config, 1).virtual_pipeline_model_parallel_size;
+  options.overlap_phases = config.overlap_moe_expert_parallel_comm;
   options.variable_seq_lengths = config.variable_seq_lengths;
   options.defer_tail_weight_gradients = config.defer_tail_weight_gradients;
   options.mean_loss_on_every_rank = true;
@@ -56,13 +103,23 @@ void validate(const std::string& schedule, const pretrain_gpt::Config& config, i
   pretrain_gpt::divide_layers(config, plan.placement.stages());
 }
 
+bool mirrors_stages(const std::string& schedule, const pretrain_gpt::Config& config, int world_size) {
+  return builtin_registry().make(schedule, spec_of(config, world_size)).placement.is_bidirectional();
+}
+
 PluginSchedule::PluginSchedule(const std::string& schedule, const pretrain_gpt::TrainContext& context)
-    : record_actions_(context.config.record_actions), criterion_(gpt_criterion()) {
-  const Placement placement = builtin_registry().make(schedule, spec_of(context.config, context.world_size)).placement;
-  stages_ = build_stages(placement, context.config, context.rank);
+    : record_actions_(context.config.record_actions),
+      criterion_(gpt_criterion(context.parallel.model_parallel(context.config.sequence_parallel).tensor)) {
+  const Schedule plan = builtin_registry().make(schedule, spec_of(context.config, context.world_size));
+  peak_micro_batches_ = peak_by_stage(plan.rows.at(context.rank), plan.placement.stages_of(context.rank));
+  stages_ = build_stages(plan.placement, context);
+  main_gradients_ = make_main_gradients(context.config, stages_);
+  PipelineOptions options = options_of(context.config);
+  options.main_grads = main_gradients_;
+  options.parallel = parallel_groups(context.parallel, stages_, !context.config.untie_embeddings_and_output_weights);
   pipeline_ = std::make_unique<Pipeline>(schedule, context.group,
                                          std::vector<std::shared_ptr<StageModule>>(stages_.begin(), stages_.end()),
-                                         options_of(context.config));
+                                         std::move(options));
 }
 
 MicroBatches PluginSchedule::inputs(const pretrain_gpt::ReadMicroBatch& read) const {
@@ -101,6 +158,8 @@ std::vector<pretrain_gpt::GptChunk*> PluginSchedule::chunks() {
   for (const auto& stage : stages_) chunks.push_back(&stage->chunk());
   return chunks;
 }
+
+std::vector<std::int64_t> PluginSchedule::peak_micro_batches() const { return peak_micro_batches_; }
 
 std::optional<std::string> PluginSchedule::recorded_actions() const {
   if (!record_actions_) return std::nullopt;

@@ -24,6 +24,9 @@ ScheduleSpec spec_of(const pretrain_gpt::Config& config, int world_size);
 // Throws where the schedule's rule or the division of layers does not suit the configuration.
 void validate(const std::string& schedule, const pretrain_gpt::Config& config, int world_size);
 
+// Whether pipeline ranks r and P-1-r hold the same stages.
+bool mirrors_stages(const std::string& schedule, const pretrain_gpt::Config& config, int world_size);
+
 class PluginSchedule : public pretrain_gpt::ForwardBackward {
  public:
   PluginSchedule(const std::string& schedule, const pretrain_gpt::TrainContext& context);
@@ -32,6 +35,8 @@ class PluginSchedule : public pretrain_gpt::ForwardBackward {
   double evaluate(const pretrain_gpt::ReadMicroBatch& read) override;
   pretrain_gpt::StepOutcome optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad) override;
   std::vector<pretrain_gpt::GptChunk*> chunks() override;
+  pretrain_gpt::NamedTensors main_gradients() const override { return main_gradients_; }
+  std::vector<std::int64_t> peak_micro_batches() const override;
   std::optional<std::string> recorded_actions() const override;
   std::vector<std::string> notes() const override;
 
@@ -44,6 +49,8 @@ class PluginSchedule : public pretrain_gpt::ForwardBackward {
 
   bool record_actions_;
   std::vector<std::shared_ptr<GptStage>> stages_;
+  std::vector<std::int64_t> peak_micro_batches_;
+  pretrain_gpt::NamedTensors main_gradients_;
   Criterion criterion_;
   std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<OptimizerHook> hook_;

@@ -11,7 +11,10 @@ using dualpipe::libtorch_host::PluginSchedule;
 ScheduleEntry entry_of(const std::string& name, const std::string& summary) {
   return {name, summary,
           [name](const Config& config, int world_size) { dualpipe::libtorch_host::validate(name, config, world_size); },
-          [name](const TrainContext& context) { return std::make_unique<PluginSchedule>(name, context); }};
+          [name](const TrainContext& context) { return std::make_unique<PluginSchedule>(name, context); },
+          [name](const Config& config, int world_size) {
+            return dualpipe::libtorch_host::mirrors_stages(name, config, world_size);
+          }};
 }
 
 std::string summary_of(const std::string& name) {

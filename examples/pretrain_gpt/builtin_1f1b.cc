@@ -14,8 +14,10 @@
 #include <memory>
 #include <utility>
 
+#include "examples/pretrain_gpt/collective.h"
 #include "examples/pretrain_gpt/error.h"
 #include "examples/pretrain_gpt/gradient_norm.h"
+#include "examples/pretrain_gpt/gradient_reduction.h"
 #include "examples/pretrain_gpt/layer_division.h"
 #include "examples/pretrain_gpt/model/initial_weights.h"
 #include "examples/pretrain_gpt/model/token_loss.h"
@@ -62,7 +64,7 @@ class ReceiveQueue {
     if (posted_count_ < count_) {
       const Config& config = context_.config;
       posted_.push_back(post_receive(*context_.group, from_, tag(kind_, posted_count_++),
-                                     {config.micro_batch_size, config.seq_length, config.hidden_size},
+                                     boundary_sizes(config, context_.parallel.model_parallel(config.sequence_parallel)),
                                      params_dtype(config)));
     }
   }
@@ -73,24 +75,26 @@ class ReceiveQueue {
   std::deque<PostedMessage> posted_;
 };
 
-NamedTensors named_parameters(const GptChunk& chunk) {
-  NamedTensors tensors;
-  for (const auto& parameter : chunk.named_parameters()) {
-    tensors.emplace(parameter.key(), parameter.value());
-  }
-  return tensors;
-}
-
 class Builtin1F1B final : public ForwardBackward {
  public:
   explicit Builtin1F1B(const TrainContext& context)
       : context_(context),
-        chunk_(context.config, divide_layers(context.config, context.world_size).at(context.rank)),
-        norm_(context.group, *context.store, named_parameters(chunk_)),
+        chunk_(context.config, context.parallel.model_parallel(context.config.sequence_parallel),
+               divide_layers(context.config, context.world_size).at(context.rank)),
+        main_gradients_(make_main_gradients(context.config, {&chunk_})),
+        parameters_(rank_parameters({&chunk_}, main_gradients_)),
+        reduction_(context.parallel, parameters_),
+        norm_(context.parallel, *context.store, parameters_),
         inputs_(context_, context.rank - 1, kForwardTag),
         output_gradients_(context_, context.rank + 1, kBackwardTag),
         outputs_sent_(context.group, context.rank + 1),
-        gradients_sent_(context.group, context.rank - 1) {}
+        gradients_sent_(context.group, context.rank - 1) {
+    for (const RankParameter& parameter : parameters_) {
+      if (parameter.main_gradient.defined()) {
+        move_gradients(parameter.parameter, parameter.main_gradient);
+      }
+    }
+  }
 
   double train_step(const ReadMicroBatch& read) override {
     actions_.clear();
@@ -108,6 +112,7 @@ class Builtin1F1B final : public ForwardBackward {
     }
     outputs_sent_.complete_all();
     gradients_sent_.complete_all();
+    reduction_.finish();
     add_tied_gradients();
     return mean_loss();
   }
@@ -135,6 +140,12 @@ class Builtin1F1B final : public ForwardBackward {
 
   std::vector<GptChunk*> chunks() override { return {&chunk_}; }
 
+  NamedTensors main_gradients() const override { return main_gradients_; }
+
+  std::vector<std::int64_t> peak_micro_batches() const override {
+    return {std::min<std::int64_t>(context_.world_size - context_.rank, num_microbatches())};
+  }
+
   std::optional<std::string> recorded_actions() const override {
     return context_.config.record_actions ? std::optional(fmt::format("{}", fmt::join(actions_, ","))) : std::nullopt;
   }
@@ -143,23 +154,31 @@ class Builtin1F1B final : public ForwardBackward {
   bool is_first() const { return context_.rank == 0; }
   bool is_last() const { return context_.rank == context_.world_size - 1; }
   std::int64_t num_microbatches() const { return context_.config.num_microbatches(); }
+  std::int64_t global_micro_batch(std::int64_t k) const {
+    const ProcessGroups& parallel = context_.parallel;
+    return k * context_.config.data_parallel_size + parallel.layout().data_rank(parallel.rank());
+  }
 
   void begin_step(const ReadMicroBatch& read, bool with_backward) {
     loss_sum_ = 0;
     loss_weight_ = is_last() ? total_weight(read) : 0;
     if (with_backward && exchanges_tied_gradients()) {
-      tied_gradient_before_ = std::exchange(chunk_.embedding_weight().mutable_grad(), at::Tensor());
+      tied_gradient_before_ = take_gradient(tied_parameter());
+    }
+    if (with_backward) {
+      reduction_.begin();
     }
     inputs_.begin(is_first() ? 0 : num_microbatches());
     output_gradients_.begin(is_last() || !with_backward ? 0 : num_microbatches());
   }
 
+  // Over all data-parallel ranks.
   double total_weight(const ReadMicroBatch& read) const {
     double weight = 0;
     for (std::int64_t k = 0; k < num_microbatches(); ++k) {
       weight += token_loss_weight(read.targets(static_cast<int>(k)).loss_mask);
     }
-    return weight;
+    return sum_over(context_.parallel.of(GroupKind::kData), at::full({1}, weight, at::kDouble)).item<double>();
   }
 
   at::Tensor next_input() { return is_first() ? at::Tensor() : inputs_.next(); }
@@ -179,13 +198,14 @@ class Builtin1F1B final : public ForwardBackward {
   // The output, which is on its way to the next rank, or the loss.
   at::Tensor run_chunk(const ReadMicroBatch& read, std::int64_t k, const at::Tensor& input) {
     const int index = static_cast<int>(k);
-    const at::Tensor output = chunk_.forward(is_first() ? read.tokens(index) : input);
+    const at::Tensor output = chunk_.forward(is_first() ? read.tokens(index) : input, global_micro_batch(k));
     if (!is_last()) {
       outputs_sent_.send(output, tag(kForwardTag, k));
       return output;
     }
     const Targets targets = read.targets(index);
-    const at::Tensor loss = token_loss_sum(output, targets.labels, targets.loss_mask);
+    const at::Tensor loss =
+        token_loss_sum(output, targets.labels, targets.loss_mask, {context_.parallel.of(GroupKind::kTensor)});
     loss_sum_ += loss.item<double>();
     return loss;
   }
@@ -216,32 +236,39 @@ class Builtin1F1B final : public ForwardBackward {
     return !context_.config.untie_embeddings_and_output_weights && context_.world_size > 1 && (is_first() || is_last());
   }
 
-  // Both copies get the sum of this step's two gradients, beside what earlier steps have left.
+  const RankParameter& tied_parameter() const {
+    return *std::find_if(parameters_.begin(), parameters_.end(), [this](const RankParameter& parameter) {
+      return parameter.parameter.is_same(chunk_.embedding_weight());
+    });
+  }
+
+  // Both copies get the sum of this step's two gradients, beside what earlier steps have left. Each is the sum over its
+  // data-parallel ranks by now, and a sum of two does not depend on their order: the copies stay equal to the bit.
   void add_tied_gradients() {
     if (!exchanges_tied_gradients()) {
       return;
     }
     const int other = is_first() ? context_.world_size - 1 : 0;
-    const at::Tensor gradient = chunk_.embedding_weight().grad();
+    const at::Tensor gradient = tied_parameter().gradient();
     PostedMessage theirs = post_receive(*context_.group, other, kTiedTag, gradient.sizes(), gradient.scalar_type());
     SendQueue mine(context_.group, other);
     mine.send(gradient.clone(), kTiedTag);
     gradient.add_(theirs.wait());
     mine.complete_all();
-    if (tied_gradient_before_.defined()) {
-      gradient.add_(std::exchange(tied_gradient_before_, at::Tensor()));
-    }
+    add_gradient(tied_parameter(), std::exchange(tied_gradient_before_, at::Tensor()));
   }
 
-  double mean_loss() {
-    std::vector<at::Tensor> sums{at::zeros({2}, at::kDouble)};
-    double* const sum = sums[0].mutable_data_ptr<double>();
-    sum[0] = loss_sum_;
-    sum[1] = loss_weight_;
-    if (context_.world_size > 1) {
-      context_.group->allreduce(sums)->wait();
-    }
-    return sum[0] / std::max(sum[1], 1.0);
+  // Tensor ranks have the same loss, and last ranks the same weight: one of them counts.
+  double mean_loss() const {
+    const RankLayout& layout = context_.parallel.layout();
+    const int rank = context_.parallel.rank();
+    const bool counts = is_last() && layout.tensor_rank(rank) == 0;
+    const at::Tensor sum = at::zeros({2}, at::kDouble);
+    double* const sums = sum.mutable_data_ptr<double>();
+    sums[0] = counts ? loss_sum_ : 0;
+    sums[1] = counts && layout.data_rank(rank) == 0 ? loss_weight_ : 0;
+    sum_over(context_.parallel.world(), sum);
+    return sums[0] / std::max(sums[1], 1.0);
   }
 
   void record(char kind, std::int64_t k) {
@@ -252,6 +279,9 @@ class Builtin1F1B final : public ForwardBackward {
 
   const TrainContext context_;
   GptChunk chunk_;
+  NamedTensors main_gradients_;
+  std::vector<RankParameter> parameters_;
+  GradientReduction reduction_;
   GradientNorm norm_;
   ReceiveQueue inputs_, output_gradients_;
   SendQueue outputs_sent_, gradients_sent_;
@@ -261,8 +291,8 @@ class Builtin1F1B final : public ForwardBackward {
   std::vector<std::string> actions_;
 };
 
-void validate(const Config& config, int world_size) {
-  divide_layers(config, world_size);
+void validate(const Config& config, int pipeline_size) {
+  divide_layers(config, pipeline_size);
   if (config.virtual_pipeline_model_parallel_size.value_or(1) != 1) {
     throw UserError("builtin_1f1b", fmt::format("virtual_pipeline_model_parallel_size must be 1, got {}; leave it out",
                                                 *config.virtual_pipeline_model_parallel_size));

@@ -32,15 +32,49 @@ struct Config {
   double norm_epsilon = 1e-5;                   // Of the RMS norms.
   double init_method_std = 0.02;                // Standard deviation of initial weights.
   bool untie_embeddings_and_output_weights = false;  // true: the head has weights of its own.
-  std::string params_dtype = "float32";              // float32, float64 or bfloat16.
+  double hidden_dropout = 0;                         // Of what attention and MLP add to the residual stream; below 1.
+  double attention_dropout = 0;                      // Of attention probabilities; below 1.
+  // float32, float64 or bfloat16, which the optimizer pairs with float32 master weights.
+  std::string params_dtype = "float32";
 
-  // Batch. The number of micro-batches of a step is global_batch_size / micro_batch_size, at most kMostMicrobatches.
+  // Mixture of experts.
+  std::int64_t num_experts = 0;                             // Of each MoE layer; 0: all layers are dense.
+  std::int64_t moe_router_topk = 2;                         // Experts of a token, at most num_experts.
+  std::int64_t moe_layer_freq = 1;                          // Layers 0, n, 2n, ... have experts; 1: every layer.
+  std::optional<std::int64_t> moe_ffn_hidden_size;          // Width in an expert; default that of a dense layer.
+  std::int64_t moe_shared_expert_intermediate_size = 0;     // Width of the expert of all tokens; 0: none.
+  std::string moe_router_load_balancing_type = "aux_loss";  // aux_loss or none.
+  double moe_aux_loss_coeff = 0.01;                         // Of the auxiliary loss, beside the mean token loss.
+  bool moe_router_enable_expert_bias = false;  // Add a bias to the scores that select, moved against the load.
+  double moe_router_bias_update_rate = 1e-3;   // Its change per step.
+
+  // Parallel layout (examples/pretrain_gpt/parallel/rank_layout.h). The data-parallel size is what it leaves of the
+  // world.
+  std::int64_t tensor_model_parallel_size = 1;  // Ranks that hold parts of one matrix; divides heads, ffn, vocabulary.
+  std::int64_t expert_model_parallel_size = 1;  // Ranks that hold different experts; divides num_experts.
+  std::optional<std::int64_t> expert_tensor_parallel_size;  // Ranks of one expert: 1, or the default, the tensor size.
+  bool sequence_parallel = false;          // Tensor ranks hold parts of the sequence where they would hold copies.
+  bool use_distributed_optimizer = false;  // Ranks with equal parameters divide the optimizer's state among them.
+  // Gradients add up in float32 buffers. Default: true for bfloat16.
+  std::optional<bool> accumulate_allreduce_grads_in_fp32;
+
+  // Batch. The number of micro-batches of a step is global_batch_size / (micro_batch_size x data-parallel size), at
+  // most kMostMicrobatches.
   std::int64_t micro_batch_size = 1;   // Samples of a micro-batch.
-  std::int64_t global_batch_size = 8;  // Samples of a step, a multiple of micro_batch_size.
+  std::int64_t global_batch_size = 8;  // Samples of a step, a multiple of micro_batch_size x data-parallel size.
+  // What a step takes where the samples of a pass over the data end inside it: `continue` with the next pass; `pad`
+  // with samples that do not count; `drop` the rest of the pass and start with the next.
+  std::string last_batch = "continue";
+
+  // Activations.
+  std::string recompute_granularity = "none";  // none; selective: attention's core; full: every layer from its input.
+  bool overlap_moe_expert_parallel_comm =
+      true;  // The plugin's pairs interleave their phases, all-to-all beside compute.
 
   // Pipeline.
-  std::string pipeline_schedule = "builtin_1f1b";                    // A name from `pretrain_gpt schedules`.
-  std::optional<std::int64_t> pipeline_model_parallel_size;          // Ranks of the pipeline; default: the world size.
+  std::string pipeline_schedule = "builtin_1f1b";  // A name from `pretrain_gpt schedules`.
+  // Ranks of the pipeline; default: all that tensor and expert sizes leave of the world.
+  std::optional<std::int64_t> pipeline_model_parallel_size;
   std::optional<std::int64_t> virtual_pipeline_model_parallel_size;  // Chunks per rank; of interleaved_1f1b alone.
   std::vector<std::int64_t> pipeline_layer_counts;  // Layers of each stage, in stage order; empty: divided by cost.
   // The next two are for the plugin's schedules; builtin_1f1b takes them and does what it does without.
@@ -73,8 +107,15 @@ struct Config {
   std::int64_t log_interval = 10;     // Steps between log lines; metrics.jsonl has every step.
   std::int64_t timeout_s = 300;       // Longest wait for another rank, at least 1.
 
-  std::int64_t num_microbatches() const { return global_batch_size / micro_batch_size; }
-  std::int64_t ffn_size() const;  // ffn_hidden_size or its default.
+  // No key: what resolve() makes of the world.
+  std::int64_t data_parallel_size = 1;
+
+  std::int64_t num_microbatches() const { return global_batch_size / (micro_batch_size * data_parallel_size); }
+  std::int64_t ffn_size() const;      // ffn_hidden_size or its default.
+  std::int64_t moe_ffn_size() const;  // moe_ffn_hidden_size or its default.
+  bool is_moe_layer(std::int64_t layer) const { return num_experts > 0 && layer % moe_layer_freq == 0; }
+  std::int64_t expert_tensor_size() const;  // expert_tensor_parallel_size or its default.
+  bool accumulates_in_float32() const;      // accumulate_allreduce_grads_in_fp32 or its default.
 
   // pipeline_model_parallel_size; throws std::bad_optional_access before resolve().
   std::int64_t pipeline_size() const;
@@ -89,7 +130,7 @@ Config load_config(const std::filesystem::path& file, const Overrides& overrides
 // The same from text; `name` stands for the file in messages.
 Config parse_config(const std::string& yaml, const std::string& name, const Overrides& overrides = {});
 
-// Gives the keys whose default is the world size a value. Throws UserError where the given ones do not fit it.
+// Gives the sizes that depend on the number of processes a value. Throws UserError where the given ones do not fit it.
 void resolve(Config& config, int world_size);
 
 // Every key with its value as text, in the order of Config.

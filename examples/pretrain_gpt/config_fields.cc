@@ -144,9 +144,11 @@ Rule<std::string> text(std::string example) {
   return {"text", std::move(example), [](const std::string& value) { return !value.empty(); }};
 }
 
-Rule<std::string> dtype() {
-  return {"float32, float64 or bfloat16", "float32",
-          [](const std::string& value) { return value == "float32" || value == "float64" || value == "bfloat16"; }};
+// The first is the example.
+Rule<std::string> one_of(const std::vector<std::string>& words) {
+  const auto last = words.end() - 1;
+  return {fmt::format("{} or {}", fmt::join(words.begin(), last, ", "), *last), words.front(),
+          [words](const std::string& value) { return std::find(words.begin(), words.end(), value) != words.end(); }};
 }
 
 Rule<std::vector<std::int64_t>> layer_counts() {
@@ -169,14 +171,50 @@ std::vector<ConfigField> model_fields() {
       field("norm_epsilon", &Config::norm_epsilon, number_of_at_least_0(1e-5)),
       field("init_method_std", &Config::init_method_std, number_of_at_least_0(0.02)),
       field("untie_embeddings_and_output_weights", &Config::untie_embeddings_and_output_weights, true_or_false()),
-      field("params_dtype", &Config::params_dtype, dtype()),
+      field("hidden_dropout", &Config::hidden_dropout, fraction_below_1(0.1)),
+      field("attention_dropout", &Config::attention_dropout, fraction_below_1(0.1)),
+      field("params_dtype", &Config::params_dtype, one_of({"float32", "float64", "bfloat16"})),
+  };
+}
+
+std::vector<ConfigField> mixture_fields() {
+  return {
+      field("num_experts", &Config::num_experts, at_least(0, 8, kMostSize)),
+      field("moe_router_topk", &Config::moe_router_topk, at_least(1, 2, kMostSize)),
+      field("moe_layer_freq", &Config::moe_layer_freq, at_least(1, 1, kMostLayers)),
+      field("moe_ffn_hidden_size", &Config::moe_ffn_hidden_size, at_least(1, 192, kMostSize)),
+      field("moe_shared_expert_intermediate_size", &Config::moe_shared_expert_intermediate_size,
+            at_least(0, 192, kMostSize)),
+      field("moe_router_load_balancing_type", &Config::moe_router_load_balancing_type, one_of({"aux_loss", "none"})),
+      field("moe_aux_loss_coeff", &Config::moe_aux_loss_coeff, number_of_at_least_0(0.01)),
+      field("moe_router_enable_expert_bias", &Config::moe_router_enable_expert_bias, true_or_false()),
+      field("moe_router_bias_update_rate", &Config::moe_router_bias_update_rate, number_of_at_least_0(0.001)),
+  };
+}
+
+std::vector<ConfigField> parallel_fields() {
+  return {
+      field("tensor_model_parallel_size", &Config::tensor_model_parallel_size, at_least(1, 2, kMostSize)),
+      field("expert_model_parallel_size", &Config::expert_model_parallel_size, at_least(1, 2, kMostSize)),
+      field("expert_tensor_parallel_size", &Config::expert_tensor_parallel_size, at_least(1, 1, kMostSize)),
+      field("sequence_parallel", &Config::sequence_parallel, true_or_false()),
+      field("use_distributed_optimizer", &Config::use_distributed_optimizer, true_or_false()),
+      field("accumulate_allreduce_grads_in_fp32", &Config::accumulate_allreduce_grads_in_fp32, true_or_false()),
+  };
+}
+
+std::vector<ConfigField> batch_fields() {
+  return {
+      field("micro_batch_size", &Config::micro_batch_size, at_least(1, 1, kMostSize)),
+      field("global_batch_size", &Config::global_batch_size, at_least(1, 16)),
+      field("last_batch", &Config::last_batch, one_of({"continue", "pad", "drop"})),
+      field("recompute_granularity", &Config::recompute_granularity, one_of({"none", "selective", "full"})),
+      field("overlap_moe_expert_parallel_comm", &Config::overlap_moe_expert_parallel_comm, true_or_false()),
   };
 }
 
 std::vector<ConfigField> pipeline_fields() {
   return {
-      field("micro_batch_size", &Config::micro_batch_size, at_least(1, 1, kMostSize)),
-      field("global_batch_size", &Config::global_batch_size, at_least(1, 16)),
       field("pipeline_schedule", &Config::pipeline_schedule, text("builtin_1f1b")),
       field("pipeline_model_parallel_size", &Config::pipeline_model_parallel_size, at_least(1, 4)),
       field("virtual_pipeline_model_parallel_size", &Config::virtual_pipeline_model_parallel_size,
@@ -219,7 +257,8 @@ std::vector<ConfigField> data_and_output_fields() {
 
 std::vector<ConfigField> all_fields() {
   std::vector<ConfigField> fields = model_fields();
-  for (const auto& group : {pipeline_fields(), training_fields(), data_and_output_fields()}) {
+  for (const auto& group : {mixture_fields(), parallel_fields(), batch_fields(), pipeline_fields(), training_fields(),
+                            data_and_output_fields()}) {
     fields.insert(fields.end(), group.begin(), group.end());
   }
   return fields;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "examples/pretrain_gpt/config_fields.h"
 #include "examples/pretrain_gpt/data/split.h"
 #include "examples/pretrain_gpt/error.h"
@@ -68,6 +71,56 @@ struct Rules {
             fmt::format("{}", 16 * heads), "num_attention_heads");
   }
 
+  // `size` of `ranks` (a key) must divide a width.
+  void divides(const std::string& ranks, std::int64_t size, const std::string& width, std::int64_t of) const {
+    require(of % size == 0, ranks, fmt::format("a divisor of {} = {}", width, of),
+            fmt::format("{}", std::gcd(size, of)));
+  }
+
+  void check_mixture() const {
+    const std::int64_t experts = config.num_experts;
+    if (experts == 0) {
+      require(config.expert_model_parallel_size == 1, "expert_model_parallel_size", "1 without experts", "1",
+              "num_experts");
+      return;
+    }
+    require(config.moe_router_topk <= experts, "moe_router_topk", "at most num_experts",
+            fmt::format("{}", std::min<std::int64_t>(2, experts)), "num_experts");
+    divides("expert_model_parallel_size", config.expert_model_parallel_size, "num_experts", experts);
+    divides("tensor_model_parallel_size", config.tensor_model_parallel_size, "moe_shared_expert_intermediate_size",
+            config.moe_shared_expert_intermediate_size);
+    check_expert_tensor_parallel();
+  }
+
+  void check_expert_tensor_parallel() const {
+    const std::int64_t tensor = config.tensor_model_parallel_size, size = config.expert_tensor_size();
+    require(size == 1 || size == tensor, "expert_tensor_parallel_size", "1 or tensor_model_parallel_size", "1",
+            "tensor_model_parallel_size");
+    require(size == tensor || config.sequence_parallel, "sequence_parallel",
+            "true where tensor_model_parallel_size is above expert_tensor_parallel_size = 1, so that tensor ranks hold "
+            "different tokens",
+            "true", "tensor_model_parallel_size");
+    divides(config.expert_tensor_parallel_size ? "expert_tensor_parallel_size" : "tensor_model_parallel_size", size,
+            "moe_ffn_hidden_size", config.moe_ffn_size());
+  }
+
+  void check_tensor_parallel() const {
+    const std::string key = "tensor_model_parallel_size";
+    const std::int64_t size = config.tensor_model_parallel_size;
+    divides(key, size, "num_attention_heads", config.num_attention_heads);
+    divides(key, size, "ffn_hidden_size", config.ffn_size());
+    divides(key, size, "vocab_size", config.vocab_size);
+    require(!config.sequence_parallel || size > 1, "sequence_parallel", "false with one tensor rank", "false", key);
+    if (config.sequence_parallel) {
+      divides(key, size, "seq_length", config.seq_length);
+    }
+  }
+
+  void check_gradients() const {
+    require(config.params_dtype != "float64" || !config.accumulates_in_float32(), "accumulate_allreduce_grads_in_fp32",
+            "false for float64", "false", "params_dtype");
+  }
+
   void check_batch() const {
     require(config.global_batch_size % config.micro_batch_size == 0, "global_batch_size",
             "a multiple of micro_batch_size", fmt::format("{}", 8 * config.micro_batch_size), "micro_batch_size");
@@ -123,6 +176,9 @@ void ConfigReader::read(const std::string& key, const YAML::Node& value, const s
 Config ConfigReader::finish() const {
   const Rules rules{config_, *this};
   rules.check_model();
+  rules.check_mixture();
+  rules.check_tensor_parallel();
+  rules.check_gradients();
   rules.check_batch();
   rules.check_learning_rate();
   parse_split(config_.split, origin_of("split"));

@@ -6,6 +6,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <algorithm>
+
 #include "examples/pretrain_gpt/error.h"
 
 namespace pretrain_gpt {
@@ -64,20 +66,25 @@ c10::intrusive_ptr<c10d::Store> Rendezvous::prefixed(c10::intrusive_ptr<c10d::St
   return c10::make_intrusive<c10d::PrefixStore>(fmt::format("pretrain_gpt/{}", environment_.attempt), std::move(store));
 }
 
-c10::intrusive_ptr<c10d::ProcessGroup> make_gloo_group(const c10::intrusive_ptr<c10d::Store>& store,
-                                                       const Environment& environment,
-                                                       std::chrono::milliseconds timeout) {
+GroupMaker::GroupMaker(c10::intrusive_ptr<c10d::Store> store, const Environment& environment,
+                       std::chrono::milliseconds timeout)
+    : store_(std::move(store)), rank_(environment.rank), timeout_(timeout), device_(gloo_device(environment)) {}
+
+c10::intrusive_ptr<c10d::ProcessGroup> GroupMaker::make(const std::string& name,
+                                                        const std::vector<int>& members) const {
   using c10d::ProcessGroup;
   using c10d::ProcessGroupGloo;
-  auto options = ProcessGroupGloo::Options::create(timeout);
-  options->devices.push_back(gloo_device(environment));
-  auto group_store = c10::make_intrusive<c10d::PrefixStore>("group", store);
-  auto backend =
-      c10::make_intrusive<ProcessGroupGloo>(group_store, environment.rank, environment.world_size, std::move(options));
-  auto group = c10::make_intrusive<ProcessGroup>(group_store, environment.rank, environment.world_size);
+  auto options = ProcessGroupGloo::Options::create(timeout_);
+  options->devices.push_back(device_);
+  // The first member tells a group from the others of its kind.
+  auto store = c10::make_intrusive<c10d::PrefixStore>(fmt::format("group/{}/{}", name, members.front()), store_);
+  const auto place = std::find(members.begin(), members.end(), rank_);
+  const auto rank = static_cast<int>(place - members.begin()), size = static_cast<int>(members.size());
+  auto backend = c10::make_intrusive<ProcessGroupGloo>(store, rank, size, std::move(options));
+  auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
   group->setBackend(at::kCPU, ProcessGroup::BackendType::GLOO, std::move(backend));
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
-  group->setGroupName("pipeline");
+  group->setGroupName(fmt::format("{}/{}", name, members.front()));
   return group;
 }
 

@@ -1,6 +1,6 @@
 // examples/pretrain_gpt/distributed.h
 //
-// How the processes of a run meet: a key-value store, and a Gloo process group made over it.
+// How the processes of a run meet: a key-value store, and Gloo process groups made over it.
 //
 // Under torchrun its agent hosts the store; else rank 0 does, on MASTER_PORT, and has to leave last. One process alone
 // needs no port. Keys stand under a prefix of the run's attempt, so that a restarted run does not see older ones.
@@ -10,11 +10,16 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "examples/pretrain_gpt/environment.h"
+
+namespace gloo::transport {
+class Device;
+}
 
 namespace pretrain_gpt {
 
@@ -44,11 +49,21 @@ class Rendezvous {
   c10::intrusive_ptr<c10d::Store> store_;
 };
 
-// Collective. On one machine messages stay on the loopback interface; else they take the interface that
-// GLOO_SOCKET_IFNAME names, or that of the host's name.
-c10::intrusive_ptr<c10d::ProcessGroup> make_gloo_group(const c10::intrusive_ptr<c10d::Store>& store,
-                                                       const Environment& environment,
-                                                       std::chrono::milliseconds timeout);
+// Makes Gloo groups of some of the run's ranks. On one machine messages stay on the loopback interface; else they take
+// the interface that GLOO_SOCKET_IFNAME names, or that of the host's name.
+class GroupMaker {
+ public:
+  GroupMaker(c10::intrusive_ptr<c10d::Store> store, const Environment& environment, std::chrono::milliseconds timeout);
+
+  // Collective over `members`, of which this rank is one; they ascend. A rank makes no two groups of one name.
+  c10::intrusive_ptr<c10d::ProcessGroup> make(const std::string& name, const std::vector<int>& members) const;
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+  int rank_;
+  std::chrono::milliseconds timeout_;
+  std::shared_ptr<gloo::transport::Device> device_;
+};
 
 // The texts of all ranks, by rank. Collective; `key` is used once per run.
 std::vector<std::string> gather_texts(c10d::Store& store, const std::string& key, int rank, int world_size,

@@ -2,7 +2,7 @@
 //
 // The trainer's interface to a pipeline schedule: what a schedule gets, and what it has to do each step.
 //
-// Calls are collective: every rank of the pipeline makes the same ones in the same order.
+// Calls are collective: every rank of the run makes the same ones in the same order.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -17,17 +17,22 @@
 #include "examples/pretrain_gpt/config.h"
 #include "examples/pretrain_gpt/data/micro_batch.h"
 #include "examples/pretrain_gpt/model/gpt_chunk.h"
+#include "examples/pretrain_gpt/parallel/groups.h"
+#include "examples/pretrain_gpt/rank_parameters.h"
 
 namespace pretrain_gpt {
 
 // Valid as long as the schedule that was made from it. All ranks agree about the configuration by then.
 struct TrainContext {
-  const Config& config;  // Resolved: pipeline_size() and num_microbatches() say how much there is to do.
-  int rank = 0;          // In the pipeline.
-  int world_size = 1;
-  c10::intrusive_ptr<c10d::ProcessGroup> group;  // Gloo, of all ranks; there with one process too.
-  c10::intrusive_ptr<c10d::Store> store;         // This thread's client, under a prefix of its own.
-  std::filesystem::path output_dir;              // Exists.
+  const Config& config;           // Resolved: pipeline_size() and num_microbatches() say how much there is to do.
+  const ProcessGroups& parallel;  // Of the whole run; this rank's place in it.
+  c10::intrusive_ptr<c10d::Store> store;  // This thread's client, under a prefix of its own; of all ranks of the run.
+  std::filesystem::path output_dir;       // Exists.
+
+  // The pipeline that this rank is part of: micro-batches are counted and messages go between its ranks.
+  int rank = parallel.pipeline()->getRank();
+  int world_size = parallel.pipeline()->getSize();
+  c10::intrusive_ptr<c10d::ProcessGroup> group = parallel.pipeline();  // Gloo; there with one rank too.
 };
 
 struct StepOutcome {
@@ -53,6 +58,13 @@ class ForwardBackward {
 
   // This rank's part of the model, in stage order. Owned by the schedule.
   virtual std::vector<GptChunk*> chunks() = 0;
+
+  // By logical name: the buffers that gradients add up in, where that is not `.grad`. To be zeroed by the caller.
+  virtual NamedTensors main_gradients() const { return {}; }
+
+  // By chunk: its micro-batches between forward and backward at the moment when the rank has most of them. Empty where
+  // the schedule does not know.
+  virtual std::vector<std::int64_t> peak_micro_batches() const { return {}; }
 
   // With record_actions: the compute actions of the last step as this rank ran them, in the text form's cells,
   // separated by commas ("0F0,0F1,0B0").

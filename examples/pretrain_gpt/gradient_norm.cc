@@ -1,23 +1,21 @@
 #include "examples/pretrain_gpt/gradient_norm.h"
 
 #include <ATen/ATen.h>
-#include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <cmath>
 #include <sstream>
-#include <vector>
+#include <utility>
 
+#include "examples/pretrain_gpt/collective.h"
 #include "examples/pretrain_gpt/distributed.h"
 
 namespace pretrain_gpt {
 namespace {
 
-std::string joined_names(const NamedTensors& tensors) {
-  std::string text;
-  for (const auto& [name, tensor] : tensors) {
-    text += name + '\n';
-  }
-  return text;
+// The name of what a rank holds: a parameter, or its part of one.
+std::string part_name(const ProcessGroups& groups, const RankParameter& parameter) {
+  const std::string part = groups.part_of(parameter.layout);
+  return part.empty() ? parameter.name : parameter.name + "@" + part;
 }
 
 // Every name with the lowest rank that has it.
@@ -38,32 +36,30 @@ double sum_of_squares(const at::Tensor& gradient) {
 
 }  // namespace
 
-GradientNorm::GradientNorm(c10::intrusive_ptr<c10d::ProcessGroup> group, c10d::Store& store, NamedTensors parameters)
-    : group_(std::move(group)), parameters_(std::move(parameters)) {
-  const auto names =
-      gather_texts(store, "gradient_norm", group_->getRank(), group_->getSize(), joined_names(parameters_));
-  for (const auto& [name, rank] : owners(names)) {
-    if (rank == group_->getRank()) {
-      counted_here_.emplace(name, size_);
+GradientNorm::GradientNorm(const ProcessGroups& groups, c10d::Store& store, std::vector<RankParameter> parameters)
+    : world_(groups.world()), parameters_(std::move(parameters)) {
+  std::map<std::string, std::size_t> index_of;
+  std::string names;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const std::string name = part_name(groups, parameters_[i]);
+    index_of.emplace(name, i);
+    names += name + '\n';
+  }
+  const auto names_by_rank = gather_texts(store, "gradient_norm", groups.rank(), groups.world_size(), names);
+  for (const auto& [name, rank] : owners(names_by_rank)) {
+    if (rank == groups.rank()) {
+      counted_here_.emplace(index_of.at(name), size_);
     }
     ++size_;
   }
 }
 
 double GradientNorm::compute() const {
-  std::vector<at::Tensor> squares{at::zeros({size_}, at::kDouble)};
-  double* const square = squares[0].mutable_data_ptr<double>();
-  for (const auto& [name, place] : counted_here_) {
-    square[place] = sum_of_squares(parameters_.at(name).grad());
+  const at::Tensor squares = at::zeros({size_}, at::kDouble);
+  for (const auto& [index, place] : counted_here_) {
+    squares.mutable_data_ptr<double>()[place] = sum_of_squares(parameters_[index].gradient());
   }
-  if (group_->getSize() > 1) {
-    group_->allreduce(squares)->wait();
-  }
-  double sum = 0;
-  for (std::int64_t place = 0; place < size_; ++place) {
-    sum += square[place];
-  }
-  return std::sqrt(sum);
+  return std::sqrt(compensated_sum(sum_over(world_, squares).const_data_ptr<double>(), size_));
 }
 
 void GradientNorm::clip(double norm, double max_norm) const {
@@ -71,11 +67,21 @@ void GradientNorm::clip(double norm, double max_norm) const {
   if (max_norm == 0 || factor >= 1) {
     return;
   }
-  for (const auto& [name, parameter] : parameters_) {
-    if (parameter.grad().defined()) {
-      parameter.grad().mul_(factor);
+  for (const RankParameter& parameter : parameters_) {
+    if (const at::Tensor gradient = parameter.gradient(); gradient.defined()) {
+      gradient.mul_(factor);
     }
   }
+}
+
+double compensated_sum(const double* values, std::int64_t count) {
+  double sum = 0, lost = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double next = sum + values[i];
+    lost += std::abs(sum) >= std::abs(values[i]) ? (sum - next) + values[i] : (values[i] - next) + sum;
+    sum = next;
+  }
+  return std::isfinite(sum) ? sum + lost : sum;
 }
 
 }  // namespace pretrain_gpt

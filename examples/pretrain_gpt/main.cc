@@ -1,6 +1,6 @@
 // examples/pretrain_gpt/main.cc
 //
-// The program `pretrain_gpt`: train, prepare-data, schedules.
+// The program `pretrain_gpt`: train, prepare-data, schedules, groups.
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
@@ -11,6 +11,7 @@
 #include "examples/pretrain_gpt/builtin_1f1b.h"
 #include "examples/pretrain_gpt/data/prepare_data.h"
 #include "examples/pretrain_gpt/extensions.h"
+#include "examples/pretrain_gpt/parallel/rank_layout.h"
 #include "examples/pretrain_gpt/train.h"
 
 namespace {
@@ -22,13 +23,6 @@ ScheduleRegistry all_schedules() {
   registry.add(builtin_1f1b());
   register_extensions(registry);
   return registry;
-}
-
-void add_train(CLI::App& app, TrainOptions& options) {
-  CLI::App* command = app.add_subcommand("train", "Train a GPT; start it once per rank, with torchrun, srun or mpirun");
-  command->add_option("--config", options.config, "YAML file, for example configs/gpt_tiny.yaml")->required();
-  command->add_option("--set", options.overrides, "key=value, over the file; may be given again")
-      ->allow_extra_args(false);
 }
 
 void add_prepare_data(CLI::App& app, PrepareOptions& options) {
@@ -50,18 +44,53 @@ void list_schedules(const ScheduleRegistry& registry) {
   }
 }
 
+struct GroupsOptions {
+  TrainOptions train;
+  int world_size = 1;
+};
+
+void add_config(CLI::App& command, TrainOptions& options) {
+  command.add_option("--config", options.config, "YAML file, for example configs/gpt_tiny.yaml")->required();
+  command.add_option("--set", options.overrides, "key=value, over the file; may be given again")
+      ->allow_extra_args(false);
+}
+
+void add_train(CLI::App& app, TrainOptions& options) {
+  add_config(*app.add_subcommand("train", "Train a GPT; start it once per rank, with torchrun, srun or mpirun"),
+             options);
+}
+
+void add_groups(CLI::App& app, GroupsOptions& options) {
+  CLI::App* command = app.add_subcommand("groups", "Print which ranks form a group, in every dimension of parallelism");
+  add_config(*command, options.train);
+  command->add_option("--world-size", options.world_size, "Number of processes")
+      ->required()
+      ->check(CLI::PositiveNumber);
+}
+
+void list_groups(const GroupsOptions& options, const ScheduleRegistry& registry) {
+  Config config = load_config(options.train.config, options.train.overrides);
+  resolve(config, options.world_size);
+  const ScheduleEntry schedule = registry.find(config.pipeline_schedule);
+  fmt::print("{}", print_groups(RankLayout(parallel_sizes(config, schedule.mirrors(config)))));
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Trains a GPT over a pipeline of processes"};
   app.require_subcommand(1);
   TrainOptions train;
+  GroupsOptions groups;
   PrepareOptions prepare;
   add_train(app, train);
+  add_groups(app, groups);
   add_prepare_data(app, prepare);
   app.add_subcommand("schedules", "List the values of pipeline_schedule");
   CLI11_PARSE(app, argc, argv);
 
   if (app.got_subcommand("train")) {
     run_train(train, all_schedules());
+  } else if (app.got_subcommand("groups")) {
+    list_groups(groups, all_schedules());
   } else if (app.got_subcommand("prepare-data")) {
     run_prepare_data(prepare);
   } else {

@@ -18,9 +18,16 @@ struct ScheduleEntry {
   std::string summary;  // One line for `pretrain_gpt schedules`.
 
   // Throws where the configuration does not suit the schedule. Called on every rank before anything is sent.
-  std::function<void(const Config& config, int world_size)> validate;
+  std::function<void(const Config& config, int pipeline_size)> validate;
 
   std::function<std::unique_ptr<ForwardBackward>(const TrainContext& context)> make;
+
+  // Whether pipeline ranks r and P-1-r hold the same stages, which the groups have to know before `make`. Empty: no.
+  std::function<bool(const Config& config, int pipeline_size)> mirrors_stages = {};
+
+  bool mirrors(const Config& resolved) const {
+    return mirrors_stages && mirrors_stages(resolved, static_cast<int>(resolved.pipeline_size()));
+  }
 };
 
 class ScheduleRegistry {

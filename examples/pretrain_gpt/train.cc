@@ -12,9 +12,12 @@
 #include "examples/pretrain_gpt/distributed.h"
 #include "examples/pretrain_gpt/environment.h"
 #include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/expert_balance.h"
 #include "examples/pretrain_gpt/failure_watch.h"
 #include "examples/pretrain_gpt/line_file.h"
+#include "examples/pretrain_gpt/memory_report.h"
 #include "examples/pretrain_gpt/optimizer.h"
+#include "examples/pretrain_gpt/tensor_memory.h"
 #include "examples/pretrain_gpt/train_log.h"
 
 namespace pretrain_gpt {
@@ -24,16 +27,17 @@ namespace {
 struct Plan {
   Config config;
   ScheduleEntry schedule;
+  RankLayout layout;
   TrainingData data;
 };
 
-Plan make_plan(const TrainOptions& options, const ScheduleRegistry& registry, int world_size) {
-  Plan plan;
-  plan.config = load_config(options.config, options.overrides);
-  resolve(plan.config, world_size);
+Plan make_plan(const TrainOptions& options, const ScheduleRegistry& registry, const Environment& environment) {
+  Plan plan{load_config(options.config, options.overrides), {}, RankLayout({}), {}};
+  resolve(plan.config, environment.world_size);
   plan.schedule = registry.find(plan.config.pipeline_schedule);
-  plan.schedule.validate(plan.config, world_size);
-  plan.data = open_training_data(plan.config);
+  plan.schedule.validate(plan.config, static_cast<int>(plan.config.pipeline_size()));
+  plan.layout = RankLayout(parallel_sizes(plan.config, plan.schedule.mirrors(plan.config)));
+  plan.data = open_training_data(plan.config, plan.layout.data_rank(environment.rank));
   std::error_code error;
   std::filesystem::create_directories(plan.config.output_dir, error);
   if (error) {
@@ -64,21 +68,27 @@ void limit_threads(const Environment& environment) {
 
 class Trainer {
  public:
-  Trainer(const TrainContext& context, Plan& plan)
+  Trainer(const TrainContext& context, Plan& plan, TensorMemory& memory)
       : context_(context),
         config_(plan.config),
         data_(plan.data),
         schedule_(plan.schedule.make(context)),
-        optimizer_(make_optimizer(config_, schedule_->chunks())) {
-    if (context.rank == 0) {
+        main_gradients_(schedule_->main_gradients()),
+        optimizer_(make_optimizer(config_, schedule_->chunks(), main_gradients_, &context.parallel)),
+        memory_(context, *schedule_, memory) {
+    if (context.parallel.rank() == 0) {
       log_.emplace(config_, stdout);
     }
   }
 
   void run() {
-    say(fmt::format("{}: {} process(es), {} micro-batches of {} x {} tokens a step, {} samples in {}",
-                    config_.pipeline_schedule, context_.world_size, config_.num_microbatches(),
-                    config_.micro_batch_size, config_.seq_length, data_.training->size(), config_.data_path));
+    say(fmt::format(
+        "{}: {} process(es) (tensor {}, pipeline {}, data {}, expert {}), {} micro-batches of {} x {} tokens "
+        "a step and data-parallel rank, {} samples in {}",
+        config_.pipeline_schedule, context_.parallel.world_size(), config_.tensor_model_parallel_size,
+        config_.pipeline_size(), config_.data_parallel_size, config_.expert_model_parallel_size,
+        config_.num_microbatches(), config_.micro_batch_size, config_.seq_length, data_.training->size(),
+        config_.data_path));
     for (std::int64_t iteration = 1; iteration <= config_.train_iters; ++iteration) {
       const IterationRecord record = step(iteration);
       if (log_) {
@@ -86,6 +96,7 @@ class Trainer {
       }
     }
     write_actions();
+    report_memory();
     for (const std::string& note : schedule_->notes()) {
       say(note);
     }
@@ -107,9 +118,13 @@ class Trainer {
     record.iteration = iteration;
     record.lr = learning_rate(config_, iteration);
     set_learning_rate(*optimizer_, record.lr);
-    optimizer_->zero_grad();
+    zero_gradients();
+    begin_passes(iteration, /*training=*/true);
+    memory_.begin_step();
     record.lm_loss = schedule_->train_step(read_by([this](int index) { return data_.training->read(index); }));
+    memory_.end_step();
     const StepOutcome outcome = schedule_->optimizer_step(*optimizer_, config_.clip_grad);
+    balance_experts(config_, schedule_->chunks(), context_.parallel, outcome.skipped);
     data_.training->advance();
     const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
     record.grad_norm = outcome.grad_norm;
@@ -121,12 +136,28 @@ class Trainer {
     return record;
   }
 
+  void zero_gradients() {
+    optimizer_->zero_grad();
+    for (const auto& [name, gradient] : main_gradients_) {
+      gradient.zero_();
+    }
+  }
+
+  // Dropout depends on the step; an evaluation has none.
+  void begin_passes(std::int64_t iteration, bool training) {
+    for (GptChunk* chunk : schedule_->chunks()) {
+      chunk->set_step(iteration);
+      chunk->train(training);
+    }
+  }
+
   // The same samples each time. Nothing where no evaluation is due.
   std::optional<double> evaluate(std::int64_t iteration) {
     if (config_.eval_interval == 0 || iteration % config_.eval_interval != 0) {
       return std::nullopt;
     }
     data_.validation->set_consumed_samples(0);
+    begin_passes(iteration, /*training=*/false);
     double sum = 0;
     for (std::int64_t i = 0; i < config_.eval_iters; ++i) {
       sum += schedule_->evaluate(read_by([this](int index) { return data_.validation->read(index); }));
@@ -135,17 +166,27 @@ class Trainer {
     return sum / static_cast<double>(config_.eval_iters);
   }
 
-  // Every rank's actions of the last step, a row per rank.
+  // Of the ranks of the first pipeline; the others are like them.
+  void report_memory() {
+    const auto lines = gather_texts(*context_.store, "memory", context_.parallel.rank(), context_.parallel.world_size(),
+                                    memory_.line(*optimizer_));
+    for (const int rank : context_.parallel.layout().group_of(GroupKind::kPipeline, 0)) {
+      say(lines[static_cast<std::size_t>(rank)]);
+    }
+  }
+
+  // Every rank's actions of the last step, a row per rank: of all pipelines, the first's.
   void write_actions() {
     if (!config_.record_actions) {
       return;
     }
     const std::string row = schedule_->recorded_actions().value_or("");
-    const auto rows = gather_texts(*context_.store, "actions", context_.rank, context_.world_size, row);
-    if (context_.rank == 0) {
+    const auto rows =
+        gather_texts(*context_.store, "actions", context_.parallel.rank(), context_.parallel.world_size(), row);
+    if (log_) {
       LineFile file(context_.output_dir / "actions.csv");
-      for (const std::string& line : rows) {
-        file.append(line);
+      for (const int rank : context_.parallel.layout().group_of(GroupKind::kPipeline, 0)) {
+        file.append(rows[static_cast<std::size_t>(rank)]);
       }
       say(fmt::format("actions of the last step: {}", file.path().string()));
     }
@@ -155,21 +196,23 @@ class Trainer {
   const Config& config_;
   TrainingData& data_;
   std::unique_ptr<ForwardBackward> schedule_;
+  NamedTensors main_gradients_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  MemoryReport memory_;
   std::optional<TrainLog> log_;
 };
 
 void train(Plan& plan, const Environment& environment, const Rendezvous& rendezvous, FailureWatch& watch) {
   // Outside of `try`: a failure must not unwind what messages may be under way in.
-  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  std::optional<ProcessGroups> groups;
   std::optional<TrainContext> context;
   std::optional<Trainer> trainer;
+  const auto memory = count_tensor_memory();
   try {
     compare_with_other_ranks(plan, environment, *rendezvous.store());
-    group = make_gloo_group(rendezvous.store(), environment, std::chrono::seconds(plan.config.timeout_s));
-    context.emplace(TrainContext{plan.config, environment.rank, environment.world_size, group, rendezvous.store(),
-                                 plan.config.output_dir});
-    trainer.emplace(*context, plan);
+    groups.emplace(plan.layout, environment, rendezvous.store(), std::chrono::seconds(plan.config.timeout_s));
+    context.emplace(TrainContext{plan.config, *groups, rendezvous.store(), plan.config.output_dir});
+    trainer.emplace(*context, plan, *memory);
     trainer->run();
     watch.finish();
   } catch (const std::exception& error) {
@@ -195,7 +238,7 @@ void run_train(const TrainOptions& options, const ScheduleRegistry& registry) {
   std::optional<Plan> plan;
   std::string mistake;
   try {
-    plan = make_plan(options, registry, environment.world_size);
+    plan = make_plan(options, registry, environment);
   } catch (const std::exception& error) {
     mistake = error.what();
   }

@@ -83,8 +83,12 @@ DUALPIPE_PROCESS_BODY(breaks) {
   config.pipeline_schedule = "dualpipe";
   config.timeout_s = 60;
   pretrain_gpt::resolve(config, process.size);
-  const auto group = make_gloo_group(store, process.rank, process.size, std::chrono::seconds(60));
-  const pretrain_gpt::TrainContext context{config, process.rank, process.size, group, store, process.directory};
+  pretrain_gpt::Environment environment;
+  environment.rank = process.rank;
+  environment.world_size = environment.local_world_size = process.size;
+  const pretrain_gpt::RankLayout layout(pretrain_gpt::parallel_sizes(config, /*mirrored=*/true));
+  const pretrain_gpt::ProcessGroups groups(layout, environment, store, std::chrono::seconds(60));
+  const pretrain_gpt::TrainContext context{config, groups, store, process.directory};
   libtorch_host::PluginSchedule schedule("dualpipe", context);
   int reads = 0;
   const auto read = pretrain_gpt::read_by([&](int) {

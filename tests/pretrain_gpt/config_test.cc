@@ -155,6 +155,61 @@ INSTANTIATE_TEST_SUITE_P(
             "99,1"}),
     test_name);
 
+// Sizes of the parallel layout that do not fit the model.
+INSTANTIATE_TEST_SUITE_P(
+    ParallelLayout, RefusedConfig,
+    testing::Values(
+        Refused{"TensorRanksAndHeads", "tensor_model_parallel_size: 3\n",
+                "[config] tensor_model_parallel_size must be a divisor of num_attention_heads = 4, got "
+                "tensor_model_parallel_size = 3 (gpt.yaml:1); for example 1"},
+        Refused{"TensorRanksAndMlp", "tensor_model_parallel_size: 4\nffn_hidden_size: 90\n",
+                "[config] tensor_model_parallel_size must be a divisor of ffn_hidden_size = 90, got "
+                "tensor_model_parallel_size = 4 (gpt.yaml:1); for example 2"},
+        Refused{"TensorRanksAndVocabulary", "tensor_model_parallel_size: 4\nvocab_size: 258\n",
+                "[config] tensor_model_parallel_size must be a divisor of vocab_size = 258, got "
+                "tensor_model_parallel_size = 4 (gpt.yaml:1); for example 2"},
+        Refused{"SequenceParallelAlone", "sequence_parallel: true\n",
+                "[config] sequence_parallel must be false with one tensor rank, got sequence_parallel = true "
+                "(gpt.yaml:1), with tensor_model_parallel_size = 1 (default); for example false"},
+        Refused{"SequenceParts", "sequence_parallel: true\ntensor_model_parallel_size: 4\nseq_length: 62\n",
+                "[config] tensor_model_parallel_size must be a divisor of seq_length = 62, got "
+                "tensor_model_parallel_size = 4 (gpt.yaml:2); for example 2"},
+        Refused{"ExpertsWithoutExperts", "expert_model_parallel_size: 2\n",
+                "[config] expert_model_parallel_size must be 1 without experts, got expert_model_parallel_size = 2 "
+                "(gpt.yaml:1), with num_experts = 0 (default); for example 1"},
+        Refused{"ExpertRanksAndExperts", "num_experts: 6\nexpert_model_parallel_size: 4\n",
+                "[config] expert_model_parallel_size must be a divisor of num_experts = 6, got "
+                "expert_model_parallel_size = 4 (gpt.yaml:2); for example 2"},
+        Refused{"TopK", "num_experts: 4\nmoe_router_topk: 5\n",
+                "[config] moe_router_topk must be at most num_experts, got moe_router_topk = 5 (gpt.yaml:2), with "
+                "num_experts = 4 (gpt.yaml:1); for example 2"},
+        Refused{"ExpertTensorSize", "num_experts: 4\ntensor_model_parallel_size: 4\nexpert_tensor_parallel_size: 2\n",
+                "[config] expert_tensor_parallel_size must be 1 or tensor_model_parallel_size, got "
+                "expert_tensor_parallel_size = 2 (gpt.yaml:3), with tensor_model_parallel_size = 4 (gpt.yaml:2); for "
+                "example 1"},
+        Refused{"WholeExpertsNeedSequenceParallel",
+                "num_experts: 4\ntensor_model_parallel_size: 2\nexpert_tensor_parallel_size: 1\n",
+                "[config] sequence_parallel must be true where tensor_model_parallel_size is above "
+                "expert_tensor_parallel_size = 1, so that tensor ranks hold different tokens, got sequence_parallel = "
+                "false (default), with tensor_model_parallel_size = 2 (gpt.yaml:2); for example true"},
+        Refused{"WidthOfExperts", "num_experts: 4\ntensor_model_parallel_size: 4\nmoe_ffn_hidden_size: 6\n",
+                "[config] tensor_model_parallel_size must be a divisor of moe_ffn_hidden_size = 6, got "
+                "tensor_model_parallel_size = 4 (gpt.yaml:2); for example 2"},
+        Refused{"RecomputeMode", "recompute_granularity: some\n",
+                "[gpt.yaml:1] recompute_granularity must be none, selective or full, got 'some'; for example none"},
+        Refused{"LoadBalancing", "moe_router_load_balancing_type: sinkhorn\n",
+                "[gpt.yaml:1] moe_router_load_balancing_type must be aux_loss or none, got 'sinkhorn'; for example "
+                "aux_loss"},
+        Refused{"LayerFrequency", "moe_layer_freq: 0\n",
+                "[gpt.yaml:1] moe_layer_freq must be an integer from 1 to 65536, got '0'; for example 1"},
+        Refused{"LastBatch", "last_batch: keep\n",
+                "[gpt.yaml:1] last_batch must be continue, pad or drop, got 'keep'; for example continue"},
+        Refused{"Float32SumsOfFloat64", "params_dtype: float64\naccumulate_allreduce_grads_in_fp32: true\n",
+                "[config] accumulate_allreduce_grads_in_fp32 must be false for float64, got "
+                "accumulate_allreduce_grads_in_fp32 = true (gpt.yaml:2), with params_dtype = float64 (gpt.yaml:1); for "
+                "example false"}),
+    test_name);
+
 TEST(FieldReport71, LegalZerosAreHonoured) {
   const Config config =
       parse_config("clip_grad: 0\nseed: 0\nlr_warmup_iters: 0\nlr: 0\nweight_decay: 0\neval_interval: 0\n", "gpt.yaml");
@@ -218,21 +273,74 @@ TEST(Config, TakesThePipelineSizeFromTheWorld) {
   Config config;
   resolve(config, 4);
   EXPECT_EQ(config.pipeline_size(), 4);
+  EXPECT_EQ(config.data_parallel_size, 1);
 }
 
-TEST(FieldReport67, RefusesAWorldThatDoesNotFitThePipeline) {
-  Config config;
-  config.pipeline_model_parallel_size = 2;
+TEST(Config, DataParallelRanksAreWhatIsLeft) {
+  Config config = parse_config("tensor_model_parallel_size: 2\npipeline_model_parallel_size: 2\n", "gpt.yaml");
+  resolve(config, 8);
+  EXPECT_EQ(config.data_parallel_size, 2);
+  EXPECT_EQ(config.num_microbatches(), 4);
+  config = parse_config("num_experts: 4\nexpert_model_parallel_size: 2\n", "gpt.yaml");
+  resolve(config, 8);
+  EXPECT_EQ(config.pipeline_size(), 4);
+  EXPECT_EQ(config.data_parallel_size, 2);
+}
+
+TEST(Config, WidthsOfExpertsAndLayersThatHaveThem) {
+  const Config config = parse_config("num_experts: 4\nmoe_layer_freq: 2\nffn_hidden_size: 96\n", "gpt.yaml");
+  EXPECT_EQ(config.moe_ffn_size(), 96);
+  EXPECT_TRUE(config.is_moe_layer(0));
+  EXPECT_FALSE(config.is_moe_layer(1));
+  EXPECT_FALSE(Config().is_moe_layer(0));
+}
+
+TEST(Config, SumsOfBfloat16AreFloat32ByDefault) {
+  EXPECT_TRUE(parse_config("params_dtype: bfloat16\n", "gpt.yaml").accumulates_in_float32());
+  EXPECT_FALSE(parse_config("", "gpt.yaml").accumulates_in_float32());
+}
+
+struct RefusedWorld {
+  const char* name;
+  const char* yaml;
+  int world_size;
+  const char* message;
+};
+
+class FieldReport64 : public testing::TestWithParam<RefusedWorld> {};
+
+TEST_P(FieldReport64, RefusesSizesThatDoNotMultiplyToTheWorld) {
+  Config config = parse_config(GetParam().yaml, "gpt.yaml");
   try {
-    resolve(config, 3);
+    resolve(config, GetParam().world_size);
     FAIL();
   } catch (const UserError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "[pipeline_model_parallel_size] must equal the number of processes (WORLD_SIZE) = 3, got 2; for example "
-        "start 2 processes, or set pipeline_model_parallel_size: 3");
+    EXPECT_STREQ(error.what(), GetParam().message);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(
+    Worlds, FieldReport64,
+    testing::Values(
+        RefusedWorld{"Pipeline", "pipeline_model_parallel_size: 2\n", 3,
+                     "[WORLD_SIZE] the number of processes must be a multiple of tensor_model_parallel_size x "
+                     "pipeline_model_parallel_size = 1 x 2 = 2, got 3; for example start 4 processes"},
+        RefusedWorld{"TensorAndPipeline", "tensor_model_parallel_size: 2\npipeline_model_parallel_size: 2\n", 6,
+                     "[WORLD_SIZE] the number of processes must be a multiple of tensor_model_parallel_size x "
+                     "pipeline_model_parallel_size = 2 x 2 = 4, got 6; for example start 8 processes"},
+        RefusedWorld{
+            "ExpertsAlone", "num_experts: 4\nexpert_model_parallel_size: 4\n", 2,
+            "[WORLD_SIZE] the number of processes must be a multiple of the processes of a pipeline stage, the "
+            "least common multiple of tensor and expert ranks = lcm(1, 1 x 4) = 4, got 2; for example start 4 "
+            "processes"},
+        RefusedWorld{"ExpertsInAStage",
+                     "num_experts: 4\nexpert_model_parallel_size: 4\npipeline_model_parallel_size: 2\n", 4,
+                     "[expert_model_parallel_size] times expert_tensor_parallel_size must divide the 2 processes of a "
+                     "pipeline stage, got 4 x 1 = 4; for example expert_model_parallel_size: 2, or start 8 processes"},
+        RefusedWorld{"Batch", "pipeline_model_parallel_size: 1\nmicro_batch_size: 2\nglobal_batch_size: 8\n", 3,
+                     "[global_batch_size] must be a multiple of micro_batch_size x data-parallel size = 2 x 3 = 6, got "
+                     "8; for example 12"}),
+    [](const testing::TestParamInfo<RefusedWorld>& info) { return info.param.name; });
 
 TEST(Config, EveryExampleFileNamesOnlyKnownKeys) {
   int files = 0;

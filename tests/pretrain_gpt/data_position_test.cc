@@ -13,6 +13,15 @@
 namespace pretrain_gpt {
 namespace {
 
+std::string refusal(const Config& config) {
+  try {
+    open_training_data(config).training->read(0);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
 class DataPositionTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -74,6 +83,62 @@ TEST_F(DataPositionTest, FieldReport56GoesOnWithTheNextPass) {
   EXPECT_TRUE(at::equal(across.tokens, data.training->read(0).tokens));
 }
 
+// 50 samples in steps of 6: of the last step 2 samples count.
+TEST_F(DataPositionTest, FieldReport56PadsWithRowsThatDoNotCount) {
+  config_.split = "1";
+  const TrainingData whole = open_training_data(config_);
+  config_.last_batch = "pad";
+  config_.micro_batch_size = 3;
+  const TrainingData data = open_training_data(config_);
+  data.training->set_consumed_samples(48);
+  whole.training->set_consumed_samples(48);
+  const MicroBatch half = data.training->read(0), empty = data.training->read(1);
+  EXPECT_TRUE(at::equal(half.tokens.narrow(0, 0, 2), whole.training->read(0).tokens));
+  EXPECT_EQ(half.loss_mask.sum().item<double>(), 8);
+  EXPECT_EQ(half.loss_mask[2].sum().item<double>(), 0);
+  EXPECT_EQ(empty.loss_mask.sum().item<double>(), 0);
+  EXPECT_EQ(empty.tokens.sizes(), (std::vector<std::int64_t>{3, 4}));
+  data.training->advance();
+  EXPECT_EQ(data.training->consumed_samples(), 50);
+}
+
+TEST_F(DataPositionTest, FieldReport56DropsWhatIsLeftOfAPass) {
+  config_.split = "1";
+  config_.last_batch = "drop";
+  const TrainingData data = open_training_data(config_);
+  for (int step = 0; step < 8; ++step) {
+    EXPECT_EQ(data.training->consumed_samples(), step * 6);
+    data.training->advance();
+  }
+  EXPECT_EQ(data.training->consumed_samples(), 50);
+  data.training->set_consumed_samples(48);
+  EXPECT_EQ(data.training->consumed_samples(), 50);
+}
+
+TEST_F(DataPositionTest, FieldReport56RefusesToDropEverything) {
+  config_.last_batch = "drop";
+  config_.split = "1";
+  config_.global_batch_size = 60;
+  EXPECT_EQ(
+      refusal(config_),
+      "[last_batch] drop must leave a batch of global_batch_size = 60, got 50 samples in a pass; for example pad");
+}
+
+// Micro-batch k of rank d is micro-batch k x 2 + d of one rank.
+TEST_F(DataPositionTest, DataParallelRanksTakeTurns) {
+  config_.global_batch_size = 12;
+  const TrainingData whole = open_training_data(config_);
+  config_.data_parallel_size = 2;
+  for (int rank : {0, 1}) {
+    const TrainingData part = open_training_data(config_, rank);
+    for (int k = 0; k < 3; ++k) {
+      EXPECT_TRUE(at::equal(part.training->read(k).tokens, whole.training->read(k * 2 + rank).tokens));
+    }
+    part.training->advance();
+    EXPECT_EQ(part.training->consumed_samples(), 12);
+  }
+}
+
 TEST_F(DataPositionTest, MasksTheEndOfADocument) {
   config_.eod_mask_loss = true;
   const TrainingData data = open_training_data(config_);
@@ -90,15 +155,6 @@ TEST_F(DataPositionTest, TrainingAndValidationShareNoSample) {
   for (int k = 0; k < 5; ++k) {
     EXPECT_TRUE(data.validation->read(k).tokens.select(1, 0).ge(160).all().item<bool>());
   }
-}
-
-std::string refusal(const Config& config) {
-  try {
-    open_training_data(config).training->read(0);
-  } catch (const UserError& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 TEST_F(DataPositionTest, RefusesDataThatDoesNotFit) {

@@ -1,6 +1,6 @@
 // tests/pretrain_gpt/rank_threads.h
 //
-// Ranks as threads of the test, each with a Gloo group over one in-memory store. It needs nothing of the plugin.
+// Ranks as threads of the test, each with its Gloo groups over one in-memory store. It needs nothing of the plugin.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -16,10 +16,13 @@
 
 namespace pretrain_gpt {
 
-// Calls body(context) once per rank; rethrows the first exception by rank. A body that throws leaves the others to
-// their timeout.
-inline void run_rank_threads(const Config& config, int world_size,
-                             const std::function<void(const TrainContext&)>& body) {
+// Calls body(context) once per rank of the layout that `config` asks for in a world of that size; rethrows the first
+// exception by rank. A body that throws leaves the others to their timeout.
+inline void run_rank_threads(const Config& config, int world_size, const std::function<void(const TrainContext&)>& body,
+                             bool mirrored = false) {
+  Config resolved = config;
+  resolve(resolved, world_size);
+  const RankLayout layout(parallel_sizes(resolved, mirrored));
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_size));
   std::vector<std::thread> threads;
@@ -29,8 +32,8 @@ inline void run_rank_threads(const Config& config, int world_size,
         Environment environment;
         environment.rank = rank;
         environment.world_size = environment.local_world_size = world_size;
-        const auto group = make_gloo_group(store, environment, std::chrono::seconds(30));
-        body({config, rank, world_size, group, store, "."});
+        const ProcessGroups groups(layout, environment, store, std::chrono::seconds(60));
+        body({resolved, groups, store, "."});
       } catch (...) {
         errors[static_cast<std::size_t>(rank)] = std::current_exception();
       }

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -150,13 +151,68 @@ class TrainTest(unittest.TestCase):
         self.refused(2, "output_dir", [f"output_dir={self.folder}/text.py/x"])
 
     def test_field_report_67_world_size_wins_and_must_fit(self):
-        self.refused(3, "[pipeline_model_parallel_size] must equal the number of processes (WORLD_SIZE) = 3, got 2",
+        self.refused(3, "[WORLD_SIZE] the number of processes must be a multiple of tensor_model_parallel_size x "
+                        "pipeline_model_parallel_size = 1 x 2 = 2, got 3; for example start 4 processes",
                      ["pipeline_model_parallel_size=2"])
         variables = {**os.environ, "RANK": "abc", "WORLD_SIZE": "2"}
         run = subprocess.run([PROGRAM, "train", "--config", self.folder / "gpt.yaml"], env=variables, text=True,
                              capture_output=True, timeout=20)
         self.assertEqual((run.returncode, run.stderr),
                          (1, "error: [RANK] must be an integer of at least 0, got 'abc'; for example RANK=0\n"))
+
+    def test_field_report_64_eight_processes_in_every_dimension(self):
+        experts = ["num_experts=4", "moe_ffn_hidden_size=16"]
+        for settings, more in (([], []), (experts, ["expert_model_parallel_size=2"]),
+                               (experts, ["expert_model_parallel_size=4", "expert_tensor_parallel_size=1",
+                                          "sequence_parallel=true", "use_distributed_optimizer=true"])):
+            settings = [*settings, "train_iters=3", "params_dtype=float64"]
+            wanted = self.train(1, settings)
+            start = time.monotonic()
+            got = self.train(8, [*settings, "tensor_model_parallel_size=2", "pipeline_model_parallel_size=2", *more])
+            self.assertLess(time.monotonic() - start, 30)
+            for a, b in zip(got, wanted, strict=True):
+                self.assertLess(abs(a["lm_loss"] - b["lm_loss"]), 1e-10)
+                self.assertLess(abs(a["grad_norm"] / b["grad_norm"] - 1), 1e-10)
+        self.refused(6, "[WORLD_SIZE] the number of processes must be a multiple of tensor_model_parallel_size x "
+                        "pipeline_model_parallel_size = 2 x 2 = 4, got 6; for example start 8 processes",
+                     ["tensor_model_parallel_size=2", "pipeline_model_parallel_size=2"])
+
+    def test_prints_the_groups_of_a_layout(self):
+        run = subprocess.run([PROGRAM, "groups", "--config", self.folder / "gpt.yaml", "--world-size", "8",
+                              "--set", "tensor_model_parallel_size=2", "--set", "pipeline_model_parallel_size=2"],
+                             text=True, capture_output=True, check=True)
+        self.assertEqual(run.stdout.splitlines()[:3], ["tensor          [0 1] [2 3] [4 5] [6 7]",
+                                                       "pipeline        [0 4] [1 5] [2 6] [3 7]",
+                                                       "data            [0 2] [1 3] [4 6] [5 7]"])
+
+    def test_every_group_takes_the_interface_that_is_named(self):
+        settings = ["tensor_model_parallel_size=2", "pipeline_model_parallel_size=2", "train_iters=3"]
+        self.train(8, settings, environment={"GLOO_SOCKET_IFNAME": "lo"})
+        outcomes = self.finish(self.start(4, settings, environment={"GLOO_SOCKET_IFNAME": "none0"}))
+        self.assertEqual([code for code, _, _ in outcomes], [1] * 4)
+
+    def test_bytes_per_rank_are_those_of_their_formulas(self):
+        for expert, more in ((1, []), (2, []), (2, ["params_dtype=bfloat16"])):
+            self.train(4, ["num_experts=4", "pipeline_model_parallel_size=2", "train_iters=3", "global_batch_size=32",
+                           f"expert_model_parallel_size={expert}", *more])
+            lines = re.findall(r"^rank (\d): parameters (\d+) B \(formula (\d+)\), gradients (\d+) B \(formula (\d+)\), "
+                               r"optimizer state (\d+) B \(formula (\d+)\), peak activations (\d+) B "
+                               r"\(formula (\d) x (\d+) = (\d+)\)$", self.out, re.MULTILINE)
+            self.assertEqual([(line[0], line[8]) for line in lines], [("0", "2"), ("2", "1")], self.out)
+            for line in lines:
+                self.assertEqual(line[1::2][:3], line[2::2][:3])
+                self.assertGreaterEqual(int(line[7]), int(line[10]))
+                self.assertLess(int(line[7]), 2.5 * int(line[10]))
+
+    def test_field_report_56_the_last_incomplete_batch(self):
+        (self.folder / "short.txt").write_text("abcdefghijklmnop" * 45)  # 22 samples of 32 tokens.
+        self.prepare("short.txt", "short")
+        settings = [f"data_path={self.folder}/short", "split=1", "train_iters=6", "pipeline_model_parallel_size=2"]
+        for rule, consumed in (("continue", 48), ("pad", 44), ("drop", 66)):
+            losses = [[m["lm_loss"] for m in self.train(n, [*settings, f"last_batch={rule}"])] for n in (2, 4)]
+            self.assertIn(f"consumed samples: {consumed:12} |", self.out)
+            for a, b in zip(*losses, strict=True):
+                self.assertLess(abs(a - b), 1e-5)
 
     def test_ranks_must_agree(self):
         self.refused(2, "[config] seed must be the same on every rank, got 1234 on rank 0 and 7 on rank 1",

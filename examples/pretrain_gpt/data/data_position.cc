@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "examples/pretrain_gpt/data/prepare_data.h"
@@ -13,7 +14,8 @@ namespace pretrain_gpt {
 namespace {
 
 std::unique_ptr<DataPosition> open_part(const Config& config, std::shared_ptr<const IndexedDataset> dataset,
-                                        const std::string& part, std::int64_t first, std::int64_t count) {
+                                        const std::string& part, std::int64_t first, std::int64_t count,
+                                        int data_parallel_rank) {
   if (count < 1) {
     throw UserError("data_path",
                     fmt::format("{} must hold at least one {} sample of seq_length + 1 = {} tokens with split "
@@ -21,7 +23,8 @@ std::unique_ptr<DataPosition> open_part(const Config& config, std::shared_ptr<co
                                 config.data_path, part, config.seq_length + 1, config.split, dataset->num_tokens()));
   }
   return std::make_unique<DataPosition>(
-      config, GptSamples(std::move(dataset), config.seq_length, first, count, static_cast<std::uint64_t>(config.seed)));
+      config, GptSamples(std::move(dataset), config.seq_length, first, count, static_cast<std::uint64_t>(config.seed)),
+      data_parallel_rank);
 }
 
 void check_vocabulary(const at::Tensor& tokens, std::int64_t vocab_size) {
@@ -35,28 +38,57 @@ void check_vocabulary(const at::Tensor& tokens, std::int64_t vocab_size) {
 
 }  // namespace
 
-DataPosition::DataPosition(const Config& config, GptSamples samples)
+DataPosition::DataPosition(const Config& config, GptSamples samples, int data_parallel_rank)
     : samples_(std::move(samples)),
       seq_length_(config.seq_length),
       micro_batch_size_(config.micro_batch_size),
       global_batch_size_(config.global_batch_size),
       vocab_size_(config.vocab_size),
-      mask_end_of_document_(config.eod_mask_loss) {}
+      data_parallel_size_(config.data_parallel_size),
+      data_parallel_rank_(data_parallel_rank),
+      last_batch_(config.last_batch),
+      mask_end_of_document_(config.eod_mask_loss) {
+  if (last_batch_ == "drop" && size() < global_batch_size_) {
+    throw UserError("last_batch", fmt::format("drop must leave a batch of global_batch_size = {}, got {} samples in a "
+                                              "pass; for example pad",
+                                              global_batch_size_, size()));
+  }
+}
+
+void DataPosition::set_consumed_samples(std::int64_t samples) {
+  consumed_samples_ = samples;
+  drop_incomplete_batch();
+}
+
+void DataPosition::advance() {
+  consumed_samples_ += last_batch_ == "pad" ? std::min(global_batch_size_, left_in_pass()) : global_batch_size_;
+  drop_incomplete_batch();
+}
+
+void DataPosition::drop_incomplete_batch() {
+  if (last_batch_ == "drop" && left_in_pass() < global_batch_size_) {
+    consumed_samples_ += left_in_pass();
+  }
+}
 
 MicroBatch DataPosition::read(int index) {
-  const at::Tensor samples = at::empty({micro_batch_size_, seq_length_ + 1}, at::kLong);
-  const std::int64_t first = consumed_samples_ + index * micro_batch_size_;
-  for (std::int64_t row = 0; row < micro_batch_size_; ++row) {
-    samples_.read(first + row, {samples[row].data_ptr<std::int64_t>(), static_cast<std::size_t>(seq_length_ + 1)});
+  const at::Tensor samples = at::zeros({micro_batch_size_, seq_length_ + 1}, at::kLong);
+  const std::int64_t first = (index * data_parallel_size_ + data_parallel_rank_) * micro_batch_size_;
+  const std::int64_t left = last_batch_ == "pad" ? left_in_pass() - first : micro_batch_size_;
+  const std::int64_t rows = std::clamp<std::int64_t>(left, 0, micro_batch_size_);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    samples_.read(consumed_samples_ + first + row,
+                  {samples[row].data_ptr<std::int64_t>(), static_cast<std::size_t>(seq_length_ + 1)});
   }
   check_vocabulary(samples, vocab_size_);
   const at::Tensor labels = samples.narrow(1, 1, seq_length_).contiguous();
   const at::Tensor mask = mask_end_of_document_ ? labels.ne(kEndOfDocument).to(at::kFloat)
                                                 : at::ones({micro_batch_size_, seq_length_}, at::kFloat);
+  mask.narrow(0, rows, micro_batch_size_ - rows).zero_();
   return {samples.narrow(1, 0, seq_length_).contiguous(), labels, mask};
 }
 
-TrainingData open_training_data(const Config& config) {
+TrainingData open_training_data(const Config& config, int data_parallel_rank) {
   if (config.data_path.empty()) {
     throw UserError("data_path",
                     "must name an indexed data set, got nothing; for example data_path: data/text, made with "
@@ -68,9 +100,10 @@ TrainingData open_training_data(const Config& config) {
   const std::int64_t for_training = split.training_samples(samples);
   TrainingData data;
   data.num_tokens = dataset->num_tokens();
-  data.training = open_part(config, dataset, "training", 0, for_training);
+  data.training = open_part(config, dataset, "training", 0, for_training, data_parallel_rank);
   if (config.eval_interval > 0) {
-    data.validation = open_part(config, dataset, "validation", for_training, split.validation_samples(samples));
+    data.validation =
+        open_part(config, dataset, "validation", for_training, split.validation_samples(samples), data_parallel_rank);
   }
   return data;
 }

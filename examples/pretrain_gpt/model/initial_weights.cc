@@ -1,22 +1,21 @@
 #include "examples/pretrain_gpt/model/initial_weights.h"
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
 
 #include <cmath>
+
+#include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/model/random_stream.h"
 
 namespace pretrain_gpt {
 namespace {
 
-// FNV-1a, then the finalizer of SplitMix64, so that near seeds and near names give unrelated streams.
-std::uint64_t stream_seed(std::uint64_t seed, const std::string& name) {
-  std::uint64_t hash = 14695981039346656037ULL ^ seed;
-  for (const char letter : name) {
-    hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211ULL;
-  }
-  hash = (hash ^ (hash >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  hash = (hash ^ (hash >> 27)) * 0x94d049bb133111ebULL;
-  return hash ^ (hash >> 31);
+// Blocks of the divided dimension are split one by one.
+at::Tensor part_of(const at::Tensor& whole, const WeightPart& part) {
+  const std::int64_t size = part_size(whole.size(part.dimension), part.blocks * part.count);
+  at::Tensor blocks = whole.unflatten(part.dimension, {part.blocks, part.count * size});
+  return blocks.narrow(part.dimension + 1, part.index * size, size).flatten(part.dimension, part.dimension + 1);
 }
 
 }  // namespace
@@ -27,11 +26,21 @@ at::ScalarType params_dtype(const Config& config) {
                                              : at::kFloat;
 }
 
-at::Tensor normal_weight(const Config& config, const std::string& logical_name, at::IntArrayRef shape, double std) {
-  auto generator =
-      at::make_generator<at::CPUGeneratorImpl>(stream_seed(static_cast<std::uint64_t>(config.seed), logical_name));
-  at::Tensor values = at::empty(shape, at::kDouble).normal_(0, std, generator);
-  return values.to(params_dtype(config)).requires_grad_();
+std::int64_t part_size(std::int64_t size, std::int64_t parts) {
+  if (size % parts != 0) {
+    throw UserError("model", fmt::format("a dimension that is divided over ranks must be a multiple of the parts = {}, "
+                                         "got {}; for example {}",
+                                         parts, size, (size / parts + 1) * parts));
+  }
+  return size / parts;
+}
+
+at::Tensor normal_weight(const Config& config, const std::string& logical_name, at::IntArrayRef shape, double std,
+                         const WeightPart& part) {
+  const at::Tensor whole = at::empty(shape, at::kDouble).normal_(0, std, random_stream(config.seed, logical_name));
+  return part_of(whole, part)
+      .to(params_dtype(config), /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::Contiguous)
+      .requires_grad_();
 }
 
 at::Tensor ones_weight(const Config& config, at::IntArrayRef shape) {

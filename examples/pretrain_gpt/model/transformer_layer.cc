@@ -3,59 +3,104 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include "examples/pretrain_gpt/model/initial_weights.h"
+#include <utility>
+
+#include "examples/pretrain_gpt/model/moe/moe_mlp.h"
 
 namespace pretrain_gpt {
+namespace {
 
-RmsNorm::RmsNorm(const Config& config)
-    : weight_(register_parameter("weight", ones_weight(config, {config.hidden_size}))), epsilon_(config.norm_epsilon) {}
-
-at::Tensor RmsNorm::forward(const at::Tensor& x) { return at::rms_norm(x, weight_.sizes(), weight_, epsilon_); }
-
-Attention::Attention(const Config& config, const std::string& name, std::shared_ptr<const Rotary> rotary)
-    : rotary_(std::move(rotary)), heads_(config.num_attention_heads) {
-  const std::int64_t h = config.hidden_size;
-  qkv_ = register_module(
-      "qkv", std::make_shared<Weight>(normal_weight(config, name + ".qkv.weight", {3 * h, h}, config.init_method_std)));
-  proj_ = register_module(
-      "proj", std::make_shared<Weight>(normal_weight(config, name + ".proj.weight", {h, h}, residual_std(config))));
+HiddenOf only_tensor() {
+  return [](const Tensors& inputs, std::int64_t) { return inputs.at(0); };
 }
 
-at::Tensor Attention::forward(const at::Tensor& x) {
-  const std::int64_t batch = x.size(0), length = x.size(1), hidden = x.size(2);
-  const at::Tensor qkv =
-      at::linear(x, qkv_->weight).view({batch, length, 3, heads_, hidden / heads_}).permute({2, 0, 3, 1, 4});
-  const at::Tensor query = rotary_->apply(qkv.select(0, 0));
-  const at::Tensor key = rotary_->apply(qkv.select(0, 1));
-  const at::Tensor mixed = at::scaled_dot_product_attention(query, key, qkv.select(0, 2), {}, 0.0, /*is_causal=*/true);
-  return at::linear(mixed.transpose(1, 2).reshape({batch, length, hidden}), proj_->weight);
-}
+}  // namespace
 
-Mlp::Mlp(const Config& config, const std::string& name) {
-  const std::int64_t h = config.hidden_size, f = config.ffn_size();
-  gate_up_ = register_module("gate_up", std::make_shared<Weight>(normal_weight(config, name + ".gate_up.weight",
-                                                                               {2 * f, h}, config.init_method_std)));
-  down_ = register_module(
-      "down", std::make_shared<Weight>(normal_weight(config, name + ".down.weight", {h, f}, residual_std(config))));
-}
-
-at::Tensor Mlp::forward(const at::Tensor& x) {
-  const std::vector<at::Tensor> halves = at::linear(x, gate_up_->weight).chunk(2, -1);
-  return at::linear(at::silu(halves[0]) * halves[1], down_->weight);
-}
-
-TransformerLayer::TransformerLayer(const Config& config, std::int64_t index, std::shared_ptr<const Rotary> rotary) {
+TransformerLayer::TransformerLayer(const Config& config, const ModelParallel& parallel, std::int64_t index,
+                                   std::shared_ptr<const Rotary> rotary)
+    : config_(config), parallel_(parallel), index_(index), dropout_(config, index) {
   const std::string name = fmt::format("layers.{}", index);
   attention_norm_ = register_module("attention_norm", std::make_shared<RmsNorm>(config));
-  attention_ =
-      register_module("attention", std::make_shared<Attention>(config, name + ".attention", std::move(rotary)));
+  attention_ = register_module(
+      "attention", std::make_shared<Attention>(config, parallel, index, name + ".attention", std::move(rotary)));
   mlp_norm_ = register_module("mlp_norm", std::make_shared<RmsNorm>(config));
-  mlp_ = register_module("mlp", std::make_shared<Mlp>(config, name + ".mlp"));
+  if (config.is_moe_layer(index)) {
+    experts_ = register_module("mlp", std::make_shared<MoeMlp>(config, parallel, name + ".mlp"));
+  } else {
+    mlp_ = register_module("mlp", std::make_shared<Mlp>(config, parallel, name + ".mlp"));
+  }
 }
 
-at::Tensor TransformerLayer::forward(const at::Tensor& x) {
-  const at::Tensor mixed = x + attention_->forward(attention_norm_->forward(x));
-  return mixed + mlp_->forward(mlp_norm_->forward(mixed));
+HiddenOf TransformerLayer::add_phases(std::vector<ModelPhase>& phases, HiddenOf begin) {
+  phases.push_back(attention_phase(std::move(begin)));
+  if (!is_moe()) {
+    phases.push_back(mlp_phase());
+    return only_tensor();
+  }
+  for (ModelPhase& phase : experts_->phases(std::to_string(index_), attention_cost(config_))) {
+    phase.recompute = phase.compute && config_.recompute_granularity == "full";
+    phases.push_back(std::move(phase));
+  }
+  return [this](const Tensors& inputs, std::int64_t micro_batch) { return add_experts(inputs, pass(micro_batch)); };
+}
+
+ModelPhase TransformerLayer::attention_phase(HiddenOf begin) {
+  const double scores = static_cast<double>(config_.seq_length * config_.hidden_size) / attention_cost(config_);
+  ModelPhase phase;
+  phase.name = fmt::format("{}.attention", index_);
+  phase.forward = 1;
+  phase.backward_input = 1 + scores;  // Two products with the scores instead of one, and none for W.
+  phase.backward_weight = 1 - scores;
+  phase.recompute = config_.recompute_granularity != "none";
+  phase.compute = [this, begin = std::move(begin)](const Tensors& inputs, PhaseState& state) -> Tensors {
+    const at::Tensor mixed = add_attention(begin(inputs, state.micro_batch), pass(state.micro_batch));
+    return is_moe() ? experts_->route(mixed, mlp_norm_->forward(mixed)) : Tensors{mixed};
+  };
+  return phase;
+}
+
+ModelPhase TransformerLayer::mlp_phase() {
+  ModelPhase phase;
+  phase.name = fmt::format("{}.mlp", index_);
+  phase.forward = phase.backward_input = phase.backward_weight =
+      3 * static_cast<double>(config_.hidden_size * config_.ffn_size()) / attention_cost(config_);
+  phase.recompute = config_.recompute_granularity == "full";
+  phase.compute = [this](const Tensors& inputs, PhaseState& state) -> Tensors {
+    return {add_mlp(inputs.at(0), pass(state.micro_batch))};
+  };
+  return phase;
+}
+
+at::Tensor TransformerLayer::add_attention(const at::Tensor& x, const ForwardPass& pass) {
+  return x + thinned(attention_->forward(attention_norm_->forward(x), pass), pass, "attention");
+}
+
+at::Tensor TransformerLayer::add_mlp(const at::Tensor& x, const ForwardPass& pass) {
+  return x + thinned(mlp_->forward(mlp_norm_->forward(x)), pass, "mlp");
+}
+
+at::Tensor TransformerLayer::add_experts(const Tensors& inputs, const ForwardPass& pass) {
+  return inputs.at(0) + thinned(experts_->finish(inputs), pass, "mlp");
+}
+
+at::Tensor TransformerLayer::thinned(const at::Tensor& x, const ForwardPass& pass, const char* position) const {
+  const int part = parallel_.sequence_parallel ? parallel_.tensor.rank() : 0;
+  return dropout_.apply(x, config_.hidden_dropout, pass, position, part);
+}
+
+ParameterLayout TransformerLayer::layout_of(const std::string& local_name) const {
+  const std::string prefix = "mlp.";
+  if (is_moe() && local_name.starts_with(prefix)) {
+    return experts_->layout_of(local_name.substr(prefix.size()));
+  }
+  const bool is_divided = parallel_.tensor.size() > 1, is_norm = local_name.ends_with("_norm.weight");
+  return {.is_tensor_shard = is_divided && !is_norm,
+          .is_sequence_partial = is_divided && is_norm && parallel_.sequence_parallel};
+}
+
+double TransformerLayer::attention_cost(const Config& config) {
+  const auto h = static_cast<double>(config.hidden_size);
+  return 4 * h * h + static_cast<double>(config.seq_length) * h;
 }
 
 }  // namespace pretrain_gpt

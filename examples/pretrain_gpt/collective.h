@@ -1,0 +1,24 @@
+// examples/pretrain_gpt/collective.h
+//
+// Sums over the ranks of a group, of gradients, losses and norms. A failed or aborted one throws.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+namespace pretrain_gpt {
+
+// Keeps its tensor alive until wait() returns it.
+struct PendingSum {
+  at::Tensor tensor;
+  c10::intrusive_ptr<c10d::Work> work;
+
+  at::Tensor wait();
+};
+
+// Of `tensor`, in place.
+PendingSum post_sum(c10d::ProcessGroup& group, at::Tensor tensor);
+
+// `tensor` itself where the group is null or of one rank.
+at::Tensor sum_over(const c10::intrusive_ptr<c10d::ProcessGroup>& group, at::Tensor tensor);
+
+}  // namespace pretrain_gpt
