@@ -35,8 +35,8 @@ void compare(const std::string& ours, const std::string& theirs, std::size_t ran
 
 }  // namespace
 
-void agree(Transport& transport, const Digest& digest, const std::optional<std::string>& error) {
-  const std::vector<std::string> all = transport.all_gather(error ? kRefused + *error : encode(digest));
+void agree(Collectives& ranks, const Digest& digest, const std::optional<std::string>& error) {
+  const std::vector<std::string> all = ranks.all_gather(error ? kRefused + *error : encode(digest));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty() || all[rank][0] != kRefused) continue;
     throw ScheduleError(fmt::format("rank {}", rank), all[rank].substr(1));

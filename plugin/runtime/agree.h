@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "plugin/runtime/transport.h"
+#include "plugin/runtime/collectives.h"
 
 namespace dualpipe {
 
@@ -16,6 +16,6 @@ using Digest = std::vector<std::pair<std::string, std::string>>;  // Key, value;
 
 // Collective. Throws ScheduleError on every rank where any rank brings an `error` (its message, with the rank), or
 // where a value differs: "[pipeline] ranks disagree about num_microbatches: 8 on rank 0, 16 on rank 2".
-void agree(Transport& transport, const Digest& digest, const std::optional<std::string>& error);
+void agree(Collectives& ranks, const Digest& digest, const std::optional<std::string>& error);
 
 }  // namespace dualpipe

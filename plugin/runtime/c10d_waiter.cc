@@ -2,17 +2,18 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
 namespace dualpipe {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // A rank that fails records why and then closes its links; its record may take this long to show.
 constexpr std::chrono::milliseconds kRecordDelay{1000};
 constexpr std::chrono::milliseconds kRecordPoll{50};
+// How late the end of a backend's collective may be noticed.
+constexpr std::chrono::microseconds kCompletionPoll{500};
 
 // c10's errors carry a stack trace, which says nothing about the peer.
 std::string text_of(const std::exception& error) {
@@ -39,6 +40,9 @@ void C10dWaiter::wait(const Pending& pending) {
   std::string error;
   bool arrived = false;
   try {
+    if (!pending.name.peer && timeout_.count() > 0) {
+      watch_collective(*pending.work, start);
+    }
     arrived = pending.work->wait(timeout_);
   } catch (const std::exception& caught) {
     error = text_of(caught);
@@ -85,6 +89,20 @@ void C10dWaiter::fail_by(const MessageName& name, const std::string& cause) {
   throw PeerError(*name.peer, message);
 }
 
+void C10dWaiter::watch_collective(c10d::Work& work, Clock::time_point start) {
+  std::chrono::microseconds pause{10};
+  while (!work.isCompleted()) {
+    if (reason()) {
+      throw TransportError("aborted");
+    }
+    if (Clock::now() - start >= timeout_) {
+      throw TransportError("timed out");
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, kCompletionPoll);
+  }
+}
+
 std::optional<FailureRecord> C10dWaiter::first_record() {
   std::optional<FailureRecord> record;
   const Clock::time_point deadline = Clock::now() + kRecordDelay;
@@ -108,7 +126,7 @@ void C10dWaiter::abort(const std::string& why) {
     try {
       waiting_for_->abort();
     } catch (const std::exception&) {
-      // A collective of the backend: only point to point can be woken.
+      // A collective of the backend, which nothing wakes: watch_collective() sees the reason.
     }
   }
 }

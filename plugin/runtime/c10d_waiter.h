@@ -42,6 +42,10 @@ class C10dWaiter {
   void keep(std::vector<Pending> abandoned);
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  // Returns once the work is done. A backend's own collective cannot be woken, but it can be left.
+  void watch_collective(c10d::Work& work, Clock::time_point start);
   [[noreturn]] void fail_by(const MessageName& name, const std::string& cause);
   [[noreturn]] void time_out(const MessageName& name);
   std::optional<FailureRecord> first_record();

@@ -19,6 +19,25 @@
 //
 // Gradients are those of the global loss (plugin/runtime/criterion.h), summed over mirrors, final when step() returns,
 // or with defer_tail_weight_gradients after finish_gradients(), which OptimizerHook calls. They add to what is there.
+// Hooks that run after a gradient was accumulated see what a B or W left, before anything is summed over ranks, as
+// often as there are micro-batches of the stage here: "final" is the event above, not a hook.
+//
+// Beside other dimensions of parallelism (PipelineOptions::parallel): each pipeline is one tensor and one data rank, is
+// made by all its replicas with the same schedule and options, and takes its own M micro-batches. The table stays; what
+// changes is over what is summed:
+//
+//                          alone                           with ParallelGroups
+//   loss weights           the pipeline's ends             losses: {both ends} x DP
+//   mean loss              the pipeline                    losses, then along each pipeline
+//   gradients              mirrors, tied weights           the parameter's group: {s, P-1-s} x DP, tied weights' ranks
+//   norm, equal copies     the pipeline                    world, each part of a parameter once
+//   rank in failures       of the pipeline                 of world
+//
+// The global batch is that of all replicas, so gradients are not divided by DP afterwards. Sums start in buckets of
+// gradient_bucket_bytes at the last W of their stage, behind the rest of the schedule, and copies are equal to the bit.
+// With shard_gradients a rank's gradients hold the sum in its part (Pipeline::gradient_parts()) and zeros elsewhere,
+// for an optimizer that works on parts (plugin/runtime/distributed_optimizer.h). `failures` is one channel for all
+// replicas; without it a replica learns of another's failure by the timeout of a collective.
 //
 // Failure. A caller's mistake at construction throws ScheduleError on every rank before the first message (on NCCL,
 // whose groups are made first, on the rank that made it). In a step, the first exception on a rank ends the pipeline:
@@ -26,7 +45,7 @@
 // the original. Afterwards every call throws; destroy the pipeline and its group.
 //
 // Copies of a parameter on several ranks (mirrors, tied weights) have to be equal before the first step(), which
-// compares them and refuses where they differ.
+// compares them, over all replicas, and refuses where they differ.
 //
 // A Pipeline is used by one thread. It outlives nothing: group, modules and main_grads are kept alive by it.
 #pragma once
@@ -34,29 +53,40 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plugin/runtime/criterion.h"
 #include "plugin/runtime/failure.h"
+#include "plugin/runtime/gradient_norm.h"
 #include "plugin/runtime/gradients.h"
+#include "plugin/runtime/parallel_groups.h"
 #include "plugin/runtime/stage_module.h"
 #include "plugin/runtime/statistics.h"
 #include "plugin/runtime/tensor_list.h"
 #include "plugin/runtime/transport.h"
+#include "plugin/schedule/merge.h"
 #include "plugin/schedule/registry.h"
 
 namespace dualpipe {
+
+struct ReplicaLayout;  // plugin/runtime/replica_layout.h
 
 struct PipelineOptions {
   int num_microbatches = 0;                           // M per step, over both directions. Required.
   int virtual_pipeline_model_parallel_size = 2;       // Chunks per rank; read by interleaved_1f1b alone.
   bool variable_seq_lengths = false;                  // Shapes may differ between micro-batches and steps.
   bool reduce_mirrors = true;                         // False: each mirror keeps its own half of the gradient.
+  ParallelGroups parallel = {};                       // The host's data, tensor and expert parallelism.
+  std::int64_t gradient_bucket_bytes = 25 << 20;      // What one collective of parallel.gradients carries at most.
+  bool shard_gradients = false;                       // Each member gets the sums of its own part; see below.
+  bool overlap_phases = true;                         // False: pairs run in sequence, phase by phase.
   bool defer_tail_weight_gradients = false;           // The closing run of W is left to finish_gradients().
   bool mean_loss_on_every_rank = false;               // A collective at the end of each step.
   int slots = 2;                                      // Receives posted ahead per directed edge; see least_slots().
@@ -119,9 +149,17 @@ class Pipeline {
   // Of the last step; with defer_tail_weight_gradients complete after finish_gradients().
   const StepStatistics& statistics() const;
 
+  // What interleaves the phases of this rank's pairs, by (stage of the forward, stage of the backward).
+  const std::map<std::pair<int, int>, PairProgram>& pair_programs() const;
+
   const std::vector<StageParameter>& parameters() const;
   const Gradients& gradients() const;
   std::shared_ptr<Transport> transport() const;
+  // Over PipelineOptions::parallel: all ranks that hold a part of the model, and how gradients are divided (null
+  // without parallel.gradients; empty unless shard_gradients is set).
+  std::shared_ptr<Collectives> world() const;
+  std::shared_ptr<const ReplicaLayout> replica_layout() const;
+  const std::vector<GradientPart>& gradient_parts() const;
   // What the weight-gradient store still holds: "" or "stage 0: micro-batches 2, 3 (1024 bytes)".
   std::string pending_weight_gradients() const;
   // Runs `body` on the failure path: recorded, told to the others, thrown as PipelineError.

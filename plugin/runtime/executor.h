@@ -2,12 +2,10 @@
 //
 // Interprets one rank's row of a Program: nothing here decides when a message moves or which micro-batch comes next.
 //
-// Between actions a micro-batch lives as its stage's inputs (leaves) and the gradient edges of its outputs; outputs
-// themselves are freed once sent. Everything lives in members, so an exception in a module leaves messages under way
-// intact.
+// Between actions a micro-batch lives as its stage's graph (plugin/runtime/stage_graph.h); outputs themselves are freed
+// once sent. Everything lives in members, so an exception in a module leaves messages under way intact.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,16 +17,14 @@
 #include "plugin/runtime/gradient_reduction.h"
 #include "plugin/runtime/gradients.h"
 #include "plugin/runtime/mailbox.h"
-#include "plugin/runtime/overlap.h"
-#include "plugin/runtime/split_backward.h"
+#include "plugin/runtime/overlap_plan.h"
+#include "plugin/runtime/stage_graph.h"
 #include "plugin/runtime/stage_module.h"
-#include "plugin/runtime/statistics.h"
+#include "plugin/runtime/step_recorder.h"
 #include "plugin/runtime/weight_grad_store.h"
 #include "plugin/schedule/schedule.h"
 
 namespace dualpipe {
-
-using Stages = std::vector<std::pair<int, std::shared_ptr<StageModule>>>;  // (stage, module), in placement order.
 
 struct StepInputs {
   std::map<int, TensorList> inputs;       // By micro-batch, of those that enter at this rank.
@@ -47,9 +43,9 @@ struct StepOutputs {
 
 class Executor {
  public:
-  // `gradients` and `reduction` outlive the executor.
-  Executor(int rank, Placement placement, Stages stages, std::shared_ptr<Mailbox> mailbox, Gradients& gradients,
-           GradientReduction& reduction);
+  // `gradients` and `reduction` outlive the executor. `overlap` covers the pairs of every row that run() gets.
+  Executor(int rank, Placement placement, const Stages& stages, OverlapPlan overlap, std::shared_ptr<Mailbox> mailbox,
+           Gradients& gradients, GradientReduction& reduction);
   ~Executor();
 
   StepOutputs run(const Row& row, StepInputs inputs);
@@ -59,19 +55,13 @@ class Executor {
   const WeightGradStore& store() const { return store_; }
   // Stages whose REDUCE_GRAD has run since the last run().
   const std::set<int>& reduced() const { return reduced_; }
-  const StepStatistics& statistics() const { return statistics_; }
+  const StepStatistics& statistics() const { return recorder_.statistics; }
+  const OverlapPlan& overlap() const { return overlap_; }
   // What was running last, "3B2"; for a failure's record.
   std::string current_action() const;
 
  private:
   using Key = std::pair<int, int>;  // (stage, micro-batch)
-  struct Live {
-    TensorList inputs;
-    GraphRoots roots;
-    std::vector<int> root_outputs;  // Which output each root belongs to.
-    TensorList stand_ins;           // For a hook: the outputs' graph and shape without their values.
-    at::Tensor loss;                // As the criterion returned it; last stage only.
-  };
   struct Outgoing {
     TensorList tensors;
     TensorList inputs;  // SEND_B: what the gradients belong to.
@@ -83,50 +73,50 @@ class Executor {
   void run_op(const Op& op);
   void run_compute(const Action& action);
   void run_pair(const Action& action);
+  void run_in_sequence(const Action& action, const std::string& reason);
   void forward(const Op& op);
   void backward(const Op& op);
   void backward_input(const Op& op);
   void backward_weight(const Op& op);
 
-  const TensorList& forward_inputs(const Op& op);
+  static Key key_of(const Op& op) { return {op.stage, op.micro_batch}; }
+  StageGraph& graph_of(const Op& op) { return *live_.at(key_of(op)); }
+  StageGraph& begin_forward(const Op& op);
+  TensorList take_inputs(const Op& op);
   TensorList host_inputs(int micro_batch);
-  void finish_forward(const Op& op, TensorList outputs, at::Tensor loss);
-  void finish_last_stage(const Op& op, Live& live, TensorList outputs, at::Tensor loss);
-  void keep_graph(Live& live, const TensorList& outputs, bool hooked);
-  at::Tensor loss_of(const Op& op, const TensorList& outputs);
-  const TensorList& output_grads(const Op& op);
-  const GraphRoots& roots_with_gradients(const Op& op);
-  void finish_backward(const Op& op, TensorList input_grads);
+  std::unique_ptr<StageGraph> make_graph(const Op& op, TensorList inputs);
+  void finish_forward(const Op& op, StageOutputs outputs);
+  void finish_last_stage(const Op& op, StageOutputs outputs);
+  TensorList take_gradients(const Op& op);
+  void pass_gradients(const Op& op, TensorList inputs, TensorList input_grads);
+  void end_backward(const Op& op);
   void send(const Op& op);
   void mark_started();
-  double seconds() const;
 
   bool is_last(int stage) const { return stage == placement_.stages() - 1; }
   bool is_local(int stage, int micro_batch) const { return placement_.rank_of(stage, micro_batch) == rank_; }
-  StageModule& module(int stage) { return *modules_.at(stage); }
   const TensorList& labels_of(int micro_batch) const;
 
   int rank_;
   Placement placement_;
   std::map<int, std::shared_ptr<StageModule>> modules_;
-  std::map<int, OverlapHook> hooks_;  // Of the stages whose module offers one.
+  OverlapPlan overlap_;
   std::shared_ptr<Mailbox> mailbox_;
   Gradients& gradients_;
   GradientReduction& reduction_;
 
   WeightGradStore store_;
+  StepRecorder recorder_;
   StepInputs step_;
   StepOutputs results_;
-  std::map<Key, Live> live_;
-  std::map<Key, TensorList> output_grads_;  // Taken from the mailbox or handed over, until their backward is done.
-  std::map<Key, TensorList> handover_;      // Inputs of a stage whose previous stage is on this rank.
+  std::map<Key, std::unique_ptr<StageGraph>> live_;
+  std::map<Key, TensorList> handover_;       // Inputs of a stage whose previous stage is on this rank.
+  std::map<Key, TensorList> handover_back_;  // Output gradients of a stage whose next stage is on this rank.
   std::map<Op, Outgoing> outbox_;
   std::set<int> reduced_;
 
-  StepStatistics statistics_;
   Action current_{};
   bool has_current_ = false;
-  std::chrono::steady_clock::time_point step_began_;
   double started_ = -1;  // When the current action's inputs were there; negative while they are not.
 };
 

@@ -13,7 +13,7 @@
 namespace dualpipe {
 
 struct FailureRecord {
-  int rank = 0;        // Of the rank that failed first, in its pipeline group.
+  int rank = 0;        // Of the rank that failed first, in its pipeline group; in ParallelGroups::world, if there is.
   std::string action;  // "3B2", "send 0F7 to rank 1", "construction", ...
   std::string cause;   // The original message.
 

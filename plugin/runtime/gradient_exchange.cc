@@ -6,94 +6,55 @@
 #include <map>
 #include <utility>
 
-#include "plugin/schedule/error.h"
+#include "plugin/runtime/gradient_buffer.h"
 
 namespace dualpipe {
 namespace {
 
 constexpr int kChannel = 1;
 
-at::Tensor flatten(const std::vector<std::size_t>& indices, Gradients& gradients, at::ScalarType dtype) {
-  TensorList parts;
-  const auto options = gradients.parameters()[indices.front()].parameter.options().dtype(dtype).requires_grad(false);
-  std::vector<double> flags;
-  for (std::size_t index : indices) {
-    const at::Tensor& gradient = gradients.step_gradient(index);
-    flags.push_back(gradient.defined() ? 1 : 0);
-    parts.push_back(gradient.defined() ? gradient.reshape({-1}).to(dtype)
-                                       : at::zeros({gradients.parameters()[index].parameter.numel()}, options));
-  }
-  parts.push_back(at::tensor(flags, at::kDouble).to(options));
-  return at::cat(parts);
-}
-
-std::vector<GradientBucket> make_buckets(std::vector<std::size_t> indices, Gradients& gradients) {
+std::vector<ExchangedGradients> divide_by_dtype(std::vector<std::size_t> indices, Gradients& gradients) {
   const auto& parameters = gradients.parameters();
   std::sort(indices.begin(), indices.end(),
             [&](std::size_t a, std::size_t b) { return parameters[a].name < parameters[b].name; });
-  std::map<at::ScalarType, GradientBucket> by_dtype;
+  std::map<at::ScalarType, ExchangedGradients> by_dtype;
   for (std::size_t index : indices) by_dtype[gradient_dtype(parameters[index])].indices.push_back(index);
-  std::vector<GradientBucket> buckets;
-  for (auto& [dtype, bucket] : by_dtype) {
-    bucket.mine = flatten(bucket.indices, gradients, dtype);
-    bucket.theirs = at::empty_like(bucket.mine);
-    buckets.push_back(std::move(bucket));
+  std::vector<ExchangedGradients> parts;
+  for (auto& [dtype, part] : by_dtype) {
+    TensorList flat = flat_gradients(part.indices, gradients, dtype);
+    flat.push_back(gradient_flags(part.indices, gradients, dtype));
+    part.mine = at::cat(flat);
+    part.theirs = at::empty_like(part.mine);
+    parts.push_back(std::move(part));
   }
-  return buckets;
+  return parts;
 }
 
-void refuse_sparse(const std::vector<std::size_t>& indices, Gradients& gradients) {
-  for (std::size_t index : indices) {
-    const at::Tensor& gradient = gradients.step_gradient(index);
-    if (!gradient.defined() || gradient.layout() == at::kStrided) continue;
-    throw ScheduleError("mirrored_reduction", "gradients must be dense, got a sparse one for \"" +
-                                                  gradients.parameters()[index].name +
-                                                  "\"; an embedding with sparse=false works");
-  }
-}
-
-void write_back(const GradientBucket& bucket, const at::Tensor& sums, Gradients& gradients) {
-  const auto count = static_cast<std::int64_t>(bucket.indices.size());
-  const at::Tensor flags = sums.narrow(0, sums.numel() - count, count).to(at::kDouble).cpu();
-  std::int64_t offset = 0;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::size_t index = bucket.indices[i];
-    const at::Tensor& parameter = gradients.parameters()[index].parameter;
-    at::Tensor& gradient = gradients.step_gradient(index);
-    const at::Tensor sum = sums.narrow(0, offset, parameter.numel()).view(parameter.sizes());
-    offset += parameter.numel();
-    if (gradient.defined()) {
-      gradient.copy_(sum);
-    } else if (flags.data_ptr<double>()[i] > 0) {
-      gradient = sum.clone();
-    }
-  }
+void restore(const ExchangedGradients& part, const at::Tensor& sums, Gradients& gradients) {
+  const auto count = static_cast<std::int64_t>(part.indices.size());
+  restore_gradients(part.indices, sums, sums.narrow(0, sums.numel() - count, count), gradients);
 }
 
 // Into the lower rank's buffer, whichever it is here: the same order of addition on both.
-at::Tensor sum(const GradientBucket& bucket, bool is_lower) {
-  at::Tensor lower = is_lower ? bucket.mine : bucket.theirs;
-  return lower.add_(is_lower ? bucket.theirs : bucket.mine);
+at::Tensor sum(const ExchangedGradients& part, bool is_lower) {
+  at::Tensor lower = is_lower ? part.mine : part.theirs;
+  return lower.add_(is_lower ? part.theirs : part.mine);
 }
 
 }  // namespace
 
-at::ScalarType gradient_dtype(const StageParameter& parameter) {
-  return parameter.main_grad.defined() ? parameter.main_grad.scalar_type() : parameter.parameter.scalar_type();
-}
-
 GradientExchange::GradientExchange(int peer, std::vector<std::size_t> indices, Gradients& gradients) : peer_(peer) {
   at::NoGradGuard no_grad;
-  refuse_sparse(indices, gradients);
-  buckets_ = make_buckets(std::move(indices), gradients);
+  refuse_sparse("mirrored_reduction", indices, gradients);
+  parts_ = divide_by_dtype(std::move(indices), gradients);
 }
 
 void GradientExchange::post(Transport& transport) {
   TensorList mine;
   TensorList theirs;
-  for (const GradientBucket& bucket : buckets_) {
-    mine.push_back(bucket.mine);
-    theirs.push_back(bucket.theirs);
+  for (const ExchangedGradients& part : parts_) {
+    mine.push_back(part.mine);
+    theirs.push_back(part.theirs);
   }
   receive_ = transport.receive(peer_, kChannel, theirs);
   send_ = transport.send(peer_, kChannel, mine);
@@ -103,7 +64,7 @@ void GradientExchange::finish(const Transport& transport, Gradients& gradients) 
   at::NoGradGuard no_grad;
   receive_->wait();
   send_->wait();
-  for (const GradientBucket& bucket : buckets_) write_back(bucket, sum(bucket, transport.rank() < peer_), gradients);
+  for (const ExchangedGradients& part : parts_) restore(part, sum(part, transport.rank() < peer_), gradients);
 }
 
 }  // namespace dualpipe

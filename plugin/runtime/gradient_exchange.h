@@ -4,7 +4,7 @@
 // sum.
 //
 // Both add the lower rank's part first, so that their copies stay equal to the bit. A parameter that got a gradient on
-// neither side keeps an undefined one; on one side only, the other counts as zero.
+// neither side keeps an undefined one; on one side only, the other counts as zero (plugin/runtime/gradient_buffer.h).
 #pragma once
 
 #include <memory>
@@ -15,9 +15,8 @@
 
 namespace dualpipe {
 
-// The gradients of one dtype one after another, then a flag for each, 1 where this rank has a gradient and 0 where it
-// has none.
-struct GradientBucket {
+// Of one dtype.
+struct ExchangedGradients {
   std::vector<std::size_t> indices;  // Of parameters, by name.
   at::Tensor mine;
   at::Tensor theirs;
@@ -35,12 +34,9 @@ class GradientExchange {
 
  private:
   int peer_;
-  std::vector<GradientBucket> buckets_;
+  std::vector<ExchangedGradients> parts_;
   std::unique_ptr<Transfer> receive_;
   std::unique_ptr<Transfer> send_;
 };
-
-// The dtype in which a parameter's gradient is kept and exchanged.
-at::ScalarType gradient_dtype(const StageParameter& parameter);
 
 }  // namespace dualpipe

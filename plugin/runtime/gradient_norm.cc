@@ -13,27 +13,49 @@
 namespace dualpipe {
 namespace {
 
+using Name = std::pair<std::string, std::string>;  // Logical name, shard.
+
+// What a rank said of one of its parameters.
 struct Holder {
-  int rank;
+  std::size_t rank;
   std::string shape;
+  std::string cut_by;
+  std::int64_t begin;
+  std::int64_t end;
 };
 
-// By name, the lowest rank that holds it. Each rank gave names and shapes in turn.
-std::map<std::string, Holder> owners(const std::vector<std::string>& gathered) {
-  std::map<std::string, Holder> owner;
+constexpr std::size_t kTexts = 6;  // Per parameter.
+
+std::map<Name, std::vector<Holder>> decode(const std::vector<std::string>& gathered) {
+  std::map<Name, std::vector<Holder>> holders;
   for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
     const std::vector<std::string> given = decode_names(gathered[rank]);
-    for (std::size_t i = 0; i < given.size(); i += 2) {
-      const Holder holder{static_cast<int>(rank), given[i + 1]};
-      const Holder& first = owner.emplace(given[i], holder).first->second;
-      if (first.shape == holder.shape) continue;
-      throw ScheduleError("gradient_norm", "a logical name must mean one parameter on all ranks, got \"" + given[i] +
-                                               "\" as " + first.shape + " on rank " + std::to_string(first.rank) +
-                                               " and as " + holder.shape + " on rank " + std::to_string(rank) +
-                                               "; let logical_name() name them apart");
+    for (std::size_t i = 0; i + kTexts <= given.size(); i += kTexts) {
+      holders[{given[i], given[i + 1]}].push_back(
+          {rank, given[i + 2], given[i + 3], std::stoll(given[i + 4]), std::stoll(given[i + 5])});
     }
   }
-  return owner;
+  return holders;
+}
+
+void require_one_shape(const Name& name, const std::vector<Holder>& held) {
+  const Holder& first = held.front();
+  for (const Holder& holder : held) {
+    if (first.shape == holder.shape) continue;
+    throw ScheduleError("gradient_norm", "a logical name must mean one parameter on all ranks, got \"" + name.first +
+                                             "\" as " + first.shape + " on rank " + std::to_string(first.rank) +
+                                             " and as " + holder.shape + " on rank " + std::to_string(holder.rank) +
+                                             "; let logical_name() name them apart");
+  }
+}
+
+// Who counts what of a name: the first holder all of it, or those among whom its gradient is divided their pieces.
+std::vector<Holder> counted(std::vector<Holder> held) {
+  const std::string cut_by = held.front().cut_by;
+  if (cut_by.empty()) return {held.front()};
+  std::erase_if(held, [&](const Holder& holder) { return holder.cut_by != cut_by || holder.begin == holder.end; });
+  std::sort(held.begin(), held.end(), [](const Holder& a, const Holder& b) { return a.begin < b.begin; });
+  return held;
 }
 
 std::string shape_of(const at::Tensor& tensor) {
@@ -63,33 +85,49 @@ double compensated_sum(const double* values, std::size_t count) {
 
 }  // namespace
 
-GradientNorm::GradientNorm(std::shared_ptr<Transport> transport, const Gradients& gradients)
-    : transport_(std::move(transport)) {
+GradientNorm::GradientNorm(std::shared_ptr<Collectives> ranks, const Gradients& gradients,
+                           std::vector<GradientPart> parts)
+    : ranks_(std::move(ranks)), parts_(std::move(parts)) {
+  const std::vector<StageParameter>& parameters = gradients.parameters();
+  check(parts_.empty() || parts_.size() == parameters.size(), "a part is given for every parameter");
   std::vector<std::string> given;
-  for (const StageParameter& parameter : gradients.parameters()) {
-    given.push_back(parameter.name);
-    given.push_back(shape_of(parameter.parameter));
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const StageParameter& parameter = parameters[i];
+    const GradientPart part = parts_.empty() ? GradientPart{0, parameter.parameter.numel()} : parts_[i];
+    given.insert(given.end(), {parameter.name, parameter.shard, shape_of(parameter.parameter), part.cut_by,
+                               std::to_string(part.begin), std::to_string(part.end)});
   }
-  const std::map<std::string, Holder> owner = owners(transport_->all_gather(encode_names(given)));
-  size_ = owner.size();
-  for (const StageParameter& parameter : gradients.parameters()) {
-    const auto entry = owner.find(parameter.name);
-    slot_.push_back(entry->second.rank == transport_->rank() ? std::distance(owner.begin(), entry) : -1);
+  const std::map<Name, std::vector<Holder>> holders = decode(ranks_->all_gather(encode_names(given)));
+  std::map<Name, std::int64_t> mine;
+  for (const auto& [name, held] : holders) {
+    require_one_shape(name, held);
+    for (const Holder& holder : counted(held)) {
+      if (holder.rank == static_cast<std::size_t>(ranks_->rank())) mine[name] = slots_;
+      ++slots_;
+    }
+  }
+  size_ = holders.size();
+  for (const StageParameter& parameter : parameters) {
+    const auto found = mine.find({parameter.name, parameter.shard});
+    slot_.push_back(found == mine.end() ? std::nullopt : std::optional(found->second));
   }
 }
 
 double GradientNorm::compute(const Gradients& gradients) {
-  if (size_ == 0) return 0;
+  if (slots_ == 0) return 0;
   at::NoGradGuard no_grad;
-  const auto options = at::TensorOptions().dtype(at::kDouble).device(transport_->device());
-  at::Tensor squares = at::zeros({static_cast<std::int64_t>(size_)}, options);
+  const auto options = at::TensorOptions().dtype(at::kDouble).device(ranks_->device());
+  at::Tensor squares = at::zeros({slots_}, options);
   for (std::size_t i = 0; i < slot_.size(); ++i) {
-    const at::Tensor gradient = slot_[i] < 0 ? at::Tensor() : gradients.gradient(i);
-    if (gradient.defined()) squares[slot_[i]].copy_(squared_norm(gradient));
+    const at::Tensor gradient = slot_[i] ? gradients.gradient(i) : at::Tensor();
+    if (!gradient.defined()) continue;
+    squares[*slot_[i]].copy_(parts_.empty() || parts_[i].cut_by.empty()
+                                 ? squared_norm(gradient)
+                                 : squared_norm(gradient.reshape({-1}).slice(0, parts_[i].begin, parts_[i].end)));
   }
-  transport_->all_reduce_sum(squares);
+  ranks_->all_reduce_sum(squares);
   const at::Tensor on_host = squares.cpu();
-  return std::sqrt(compensated_sum(on_host.data_ptr<double>(), size_));
+  return std::sqrt(compensated_sum(on_host.data_ptr<double>(), on_host.numel()));
 }
 
 void clip_gradients(const Gradients& gradients, double norm, double max_norm) {

@@ -11,6 +11,7 @@
 #include <sstream>
 #include <utility>
 
+#include "plugin/runtime/gradient_buffer.h"
 #include "plugin/runtime/gradient_exchange.h"
 #include "plugin/runtime/name_list.h"
 #include "plugin/schedule/error.h"
@@ -49,12 +50,14 @@ class MirroredReduction final : public GradientReduction {
 // Waits with a peer's message until all stages that contribute to it are done.
 class TiedReduction final : public GradientReduction {
  public:
-  TiedReduction(std::shared_ptr<Transport> transport, TiedParameters tied, std::unique_ptr<GradientReduction> rest)
-      : transport_(std::move(transport)), tied_(std::move(tied)), rest_(std::move(rest)) {}
+  TiedReduction(std::shared_ptr<Transport> transport, TiedParameters tied, std::unique_ptr<GradientReduction> rest,
+                bool of_sums)
+      : transport_(std::move(transport)), tied_(std::move(tied)), rest_(std::move(rest)), of_sums_(of_sums) {}
 
   void start(int stage, Gradients& gradients) override {
     rest_->start(stage, gradients);
     started_.insert(stage);
+    if (of_sums_) return;
     for (const auto& [peer, indices] : tied_) {
       if (!posted_.contains(peer) && is_complete(indices, gradients)) post(peer, indices, gradients);
     }
@@ -62,6 +65,9 @@ class TiedReduction final : public GradientReduction {
 
   void finish(Gradients& gradients) override {
     rest_->finish(gradients);
+    if (of_sums_) {
+      for (const auto& [peer, indices] : tied_) post(peer, indices, gradients);
+    }
     for (auto& [peer, exchange] : posted_) exchange.finish(*transport_, gradients);
     posted_.clear();
     started_.clear();
@@ -80,16 +86,10 @@ class TiedReduction final : public GradientReduction {
   std::shared_ptr<Transport> transport_;
   TiedParameters tied_;
   std::unique_ptr<GradientReduction> rest_;
+  bool of_sums_;
   std::set<int> started_;
   std::map<int, GradientExchange> posted_;  // By peer.
 };
-
-std::string describe(const StageParameter& parameter) {
-  std::ostringstream text;
-  text << "\"" << parameter.name << "\" (stage " << parameter.stage << ", " << parameter.parameter.sizes() << ", "
-       << c10::toString(gradient_dtype(parameter)) << ")";
-  return text.str();
-}
 
 // A rank that trains a logical parameter, and a text about it that all its holders have to agree on.
 struct Holder {
@@ -110,16 +110,16 @@ std::string values_of(const StageParameter& parameter) {
   return text.str();
 }
 
-// By name.
+// By full name.
 std::map<std::string, std::vector<Holder>> gather_holders(
-    Transport& transport, const std::vector<StageParameter>& parameters,
+    Collectives& ranks, const std::vector<StageParameter>& parameters,
     const std::function<std::string(const StageParameter&)>& text) {
   std::vector<std::string> own;
   for (const StageParameter& parameter : parameters) {
-    own.push_back(parameter.name);
+    own.push_back(full_name(parameter));
     own.push_back(text(parameter));
   }
-  const std::vector<std::string> gathered = transport.all_gather(encode_names(own));
+  const std::vector<std::string> gathered = ranks.all_gather(encode_names(own));
   std::map<std::string, std::vector<Holder>> holders;
   for (std::size_t rank = 0; rank < gathered.size(); ++rank) {
     const std::vector<std::string> entries = decode_names(gathered[rank]);
@@ -157,9 +157,9 @@ std::unique_ptr<GradientReduction> mirrored_reduction(std::shared_ptr<Transport>
 }
 
 std::unique_ptr<GradientReduction> tied_reduction(std::shared_ptr<Transport> transport, TiedParameters tied,
-                                                  std::unique_ptr<GradientReduction> rest) {
+                                                  std::unique_ptr<GradientReduction> rest, bool of_sums) {
   if (tied.empty()) return rest;
-  return std::make_unique<TiedReduction>(std::move(transport), std::move(tied), std::move(rest));
+  return std::make_unique<TiedReduction>(std::move(transport), std::move(tied), std::move(rest), of_sums);
 }
 
 TiedParameters find_tied(Transport& transport, std::optional<int> mirror,
@@ -174,15 +174,15 @@ TiedParameters find_tied(Transport& transport, std::optional<int> mirror,
   }
   TiedParameters tied;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    for (const Holder& holder : holders.at(parameters[i].name)) {
+    for (const Holder& holder : holders.at(full_name(parameters[i]))) {
       if (holder.rank != transport.rank() && holder.rank != mirror) tied[holder.rank].push_back(i);
     }
   }
   return tied;
 }
 
-void check_copies(Transport& transport, const std::vector<StageParameter>& parameters) {
-  for (const auto& [name, held] : gather_holders(transport, parameters, values_of)) {
+void check_copies(Collectives& ranks, const std::vector<StageParameter>& parameters) {
+  for (const auto& [name, held] : gather_holders(ranks, parameters, values_of)) {
     require_equal("copies", name, held, "must start with the same values (one seed, one checkpoint)");
   }
 }

@@ -38,18 +38,19 @@ std::unique_ptr<GradientReduction> mirrored_reduction(std::shared_ptr<Transport>
 using TiedParameters = std::map<int, std::vector<std::size_t>>;
 
 // Beside `rest`: one exchange with each rank that shares parameters, once all stages that use them are done on this
-// rank.
+// rank. `of_sums`: what is exchanged is what `rest` made of them, so it starts where that has finished.
 std::unique_ptr<GradientReduction> tied_reduction(std::shared_ptr<Transport> transport, TiedParameters tied,
-                                                  std::unique_ptr<GradientReduction> rest);
+                                                  std::unique_ptr<GradientReduction> rest, bool of_sums = false);
 
 // Collective over all ranks. Throws ScheduleError on every rank where a name is on more than two, or with two shapes or
 // dtypes of the gradient.
 TiedParameters find_tied(Transport& transport, std::optional<int> mirror,
                          const std::vector<StageParameter>& parameters);
 
-// Collective over all ranks. Throws ScheduleError on every rank where copies of a parameter differ (by the sum and the
-// norm of their values, in double): what starts unequal stays unequal.
-void check_copies(Transport& transport, const std::vector<StageParameter>& parameters);
+// Collective over all ranks that hold a part of the model. Throws ScheduleError on every rank where copies of a
+// parameter (of the same part of it) differ, by the sum and the norm of their values, in double: what starts unequal
+// stays unequal.
+void check_copies(Collectives& ranks, const std::vector<StageParameter>& parameters);
 
 // Collective over all ranks, each with its mirror. Throws ScheduleError on every rank where two mirrors do not train
 // the same parameters (name, stage, shape, dtype of the gradient): their messages would not fit.

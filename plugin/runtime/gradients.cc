@@ -63,7 +63,7 @@ Walk walk_parameters(const Stages& stages) {
         continue;
       }
       const auto [entry, is_new] = seen.emplace(item.value().unsafeGetTensorImpl(), walk.trained.size());
-      if (is_new) walk.trained.push_back({name, stage, item.value(), {}, {}});
+      if (is_new) walk.trained.push_back({name, stage, item.value(), {}, {}, {}});
       if (!is_new) add_user(walk.trained[entry->second], stage, name);
     }
   }
@@ -128,6 +128,10 @@ std::vector<StageParameter> collect_parameters(const Stages& stages, const std::
   check_names(walk.trained);
   attach_main_grads(walk, main_grads);
   return std::move(walk.trained);
+}
+
+std::string full_name(const StageParameter& parameter) {
+  return parameter.shard.empty() ? parameter.name : parameter.name + " (part " + parameter.shard + ")";
 }
 
 Gradients::Gradients(std::vector<StageParameter> parameters, bool set_aside)

@@ -28,6 +28,7 @@ struct StageParameter {
   at::Tensor parameter;
   at::Tensor main_grad;          // The host's buffer, of the parameter's shape, any floating dtype; undefined: `.grad`.
   std::vector<int> shared_with;  // The other stages of the rank that use it.
+  std::string shard = {};        // Which part of the logical parameter it is (ParallelGroups::shard_of); empty: all.
 };
 
 // What a rank trains: parameters that require grad, each tensor once; later reduced stages come first, so the order is
@@ -37,6 +38,9 @@ struct StageParameter {
 std::vector<StageParameter> collect_parameters(const std::vector<std::pair<int, std::shared_ptr<StageModule>>>& stages,
                                                const std::vector<int>& reduction_order,
                                                const std::map<std::string, at::Tensor>& main_grads);
+
+// "weight", or "weight (part tp1)": one for all copies of the same values.
+std::string full_name(const StageParameter& parameter);
 
 class Gradients {
  public:

@@ -53,7 +53,10 @@ struct Endpoint {
 };
 
 void copy_bytes(const at::Tensor& from, const at::Tensor& to) {
-  if (from.nbytes() > 0) {
+  if (!from.is_cpu() || !to.is_cpu()) {
+    const at::NoGradGuard no_grad;
+    to.copy_(from);
+  } else if (from.nbytes() > 0) {
     std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
   }
 }
@@ -82,6 +85,7 @@ class Hub {
   Hub(int ranks, const LoopbackOptions& options) : options_(options), endpoints_(ranks) {}
 
   int size() const { return static_cast<int>(endpoints_.size()); }
+  at::Device device() const { return options_.device; }
 
   PostingPtr post(MessageName name, const TensorList& tensors) {
     auto mine = std::make_shared<Posting>(Posting{name, tensors, false, {}, {}});
@@ -240,7 +244,7 @@ class LoopbackTransport : public Transport {
 
   int rank() const override { return rank_; }
   int size() const override { return hub_->size(); }
-  at::Device device() const override { return at::kCPU; }
+  at::Device device() const override { return hub_->device(); }
 
   std::unique_ptr<Transfer> send(int peer, int channel, const TensorList& tensors) override {
     return post(peer, channel, Direction::kSend, tensors);

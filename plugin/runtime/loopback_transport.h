@@ -15,6 +15,8 @@ namespace dualpipe {
 struct LoopbackOptions {
   std::chrono::milliseconds timeout{60000};  // Of one wait.
   std::chrono::microseconds delay{0};        // A message arrives this long after both sides have posted it.
+  // Where messages live. Of another device than the CPU all ranks use the same stream, such as the default one.
+  at::Device device{at::kCPU};
 };
 
 // One transport per rank; they share what they need. Each is used by its own thread.

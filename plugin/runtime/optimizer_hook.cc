@@ -31,7 +31,7 @@ OptimizerHook::OptimizerHook(Pipeline& pipeline, torch::optim::Optimizer& optimi
     : pipeline_(checked_pipeline(pipeline)),
       optimizer_(optimizer),
       clip_grad_(checked_clip(clip_grad)),
-      norm_(pipeline.transport(), pipeline.gradients()) {}
+      norm_(pipeline.world(), pipeline.gradients(), pipeline.gradient_parts()) {}
 
 OptimizerStep OptimizerHook::step() {
   pipeline_.finish_gradients();

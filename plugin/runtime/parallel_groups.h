@@ -17,13 +17,14 @@ namespace dualpipe {
 // {r, P-1-r} x DP under DualPipe and DP under the others, for expert parameters the same with the expert-data-parallel
 // ranks, for the norms of a sequence-parallel model times TP.
 struct GradientGroup {
-  c10::intrusive_ptr<c10d::ProcessGroup> group;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;                // Null: this rank alone.
   std::function<bool(const std::string& logical_name)> holds;  // Empty: every parameter that no earlier group holds.
 };
 
 // All empty: a pipeline alone, whose mirrors exchange gradients over its transport.
 struct ParallelGroups {
-  // Every parameter belongs to the first group that holds it; one that none holds is this rank's alone.
+  // Every parameter belongs to the first group that holds it; one that none holds is this rank's alone. Tied weights
+  // whose two ranks are not in one group are added along the pipeline afterwards (not with shard_gradients).
   std::vector<GradientGroup> gradients = {};
   // On ranks that compute losses: all that do with other data, {both ends} x DP. Null: this pipeline's ends.
   c10::intrusive_ptr<c10d::ProcessGroup> losses = {};

@@ -11,8 +11,10 @@
 #include <string>
 #include <typeinfo>
 #include <utility>
+#include <vector>
 
 #include "plugin/runtime/criterion.h"
+#include "plugin/runtime/phase.h"
 #include "plugin/runtime/tensor_list.h"
 
 namespace dualpipe {
@@ -36,9 +38,18 @@ class StageModule : public torch::nn::Module {
   // What is returned is sent without a copy: it must not be overwritten later (a buffer that is used again, say).
   virtual TensorList forward(const TensorList& inputs) = 0;
 
-  // Asked once, when the pipeline is made. Empty: the pair runs in sequence. Used where both modules of a pair are of
-  // one type and both offer it.
+  // Told before forward() of a micro-batch (numbered within the step): a host seeds dropout with it. Phases find the
+  // number in their PhaseContext instead.
+  virtual void begin_micro_batch(int /*micro_batch*/) {}
+
+  // Asked once, when the pipeline is made. Empty: no hook. Used where both modules of a pair are of one type and both
+  // offer it.
   virtual OverlapHook overlapped_forward_backward() { return {}; }
+
+  // What forward() does, phase by phase. Asked once, when the pipeline is made. Empty: none. Training runs the phases;
+  // pairs of stages that have some interleave them. Evaluation runs forward(). A hook wins: the phases of a module that
+  // offers one are not used.
+  virtual std::vector<Phase> phases() { return {}; }
 
   // What counts as the module's type for that: of a wrapped module its own.
   virtual const std::type_info& hook_type() const { return typeid(*this); }
@@ -54,7 +65,8 @@ const at::Tensor& only_tensor(const TensorList& inputs);
 // Wraps a module whose forward takes and returns one tensor, or anything else by way of a function. Parameters keep the
 // local names that they have in the module. Throws ScheduleError for a null module or an empty function.
 std::shared_ptr<StageModule> make_stage(std::shared_ptr<torch::nn::Module> module,
-                                        std::function<TensorList(const TensorList&)> forward, OverlapHook hook = {});
+                                        std::function<TensorList(const TensorList&)> forward, OverlapHook hook = {},
+                                        std::vector<Phase> phases = {});
 template <typename Module>
 std::shared_ptr<StageModule> make_stage(std::shared_ptr<Module> module) {
   auto forward = [module](const TensorList& inputs) { return TensorList{module->forward(only_tensor(inputs))}; };

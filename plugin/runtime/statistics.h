@@ -4,13 +4,33 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "plugin/analysis/simulate.h"
+#include "plugin/schedule/merge.h"
 
 namespace dualpipe {
+
+// One phase of a stage that runs phase by phase. Seconds since the step began.
+struct PhaseSpan {
+  int stage = 0;
+  int micro_batch = 0;
+  PhasePart part = PhasePart::kForward;  // kInput also where a B computes both gradients at once.
+  int phase = 0;
+  bool communication = false;
+  double start = 0;   // Of an exchange: when it was posted.
+  double end = 0;     // Of an exchange: when its result had been awaited.
+  double waited = 0;  // Of an exchange: how much of that the rank did nothing but wait.
+};
+
+// A bucket of gradients whose sum over replicas was started.
+struct ReductionStart {
+  std::int64_t elements = 0;
+  std::size_t after_spans = 0;  // How many compute actions had run: fewer than all, where it overlaps the schedule.
+};
 
 struct StepStatistics {
   std::vector<Span> spans;   // Compute actions in the order in which they ran; seconds since the step began. A row of a
@@ -19,10 +39,18 @@ struct StepStatistics {
   std::size_t peak_pending_weight_bytes = 0;  // Largest WeightGradStore::pending_bytes().
   std::size_t messages_sent = 0;
   std::size_t bytes_sent = 0;
-  int overlapped_pairs = 0;                     // Pairs that a hook ran.
+  int overlapped_pairs = 0;                     // Pairs that a hook ran, or a merge of their phases.
+  int pairs_by_phases = 0;                      // Of those, by their phases.
   std::map<std::string, int> sequential_pairs;  // Pairs that ran in sequence, by reason.
 
-  // "12 of 14 pairs overlapped; 2 in sequence: stage 3 offers no overlapped_forward_backward"
+  std::vector<PhaseSpan> phases;     // In the order in which they ended.
+  int recomputed_phases = 0;         // How often a phase was computed again in backward.
+  double exchange_seconds = 0;       // From posting an exchange to having awaited it; their sum, overlaps included.
+  double exchange_wait_seconds = 0;  // Of that, how long the rank did nothing but wait: exposed communication.
+
+  std::vector<ReductionStart> reductions;  // In the order of starting; empty without ParallelGroups::gradients.
+
+  // "12 of 14 pairs overlapped, 12 by phases; 2 in sequence: stage 3 has no phases"
   std::string overlap_summary() const;
 };
 

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "plugin/runtime/collectives.h"
 #include "plugin/runtime/failure.h"
 #include "plugin/runtime/tensor_list.h"
 
@@ -44,29 +45,16 @@ class Transfer {
   virtual void wait() = 0;
 };
 
-class Transport {
+class Transport : public Collectives {
  public:
-  virtual ~Transport() = default;
-
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-
   // Start a send or post a receive; neither ever blocks on the peer. `channel` keeps kinds of traffic apart that have
   // their own order on the same directed edge: 0 for the pipeline's messages, 1 for gradients between mirrors, 2 for
   // everything else. Within (peer, direction, channel) messages match in the order of posting.
   virtual std::unique_ptr<Transfer> send(int peer, int channel, const TensorList& tensors) = 0;
   virtual std::unique_ptr<Transfer> receive(int peer, int channel, const TensorList& into) = 0;
 
-  // Collectives over all ranks, called by all in the same order. Blocking; not for the hot path.
-  virtual void all_reduce_sum(at::Tensor& tensor) = 0;                        // In place; equal bits everywhere.
-  virtual std::vector<std::string> all_gather(const std::string& bytes) = 0;  // By rank.
+  // As the other collectives.
   virtual void broadcast(at::Tensor& tensor, int root) = 0;
-
-  // Wakes every wait() of this rank, now and later, with an error. Thread-safe. Does not unwind pending transfers.
-  virtual void abort(const std::string& why) = 0;
-
-  // The device that messages live on where the tensors themselves do not say (envelopes).
-  virtual at::Device device() const = 0;
 };
 
 }  // namespace dualpipe

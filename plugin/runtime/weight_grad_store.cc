@@ -1,5 +1,8 @@
 #include "plugin/runtime/weight_grad_store.h"
 
+#include <set>
+#include <utility>
+
 #include "plugin/schedule/error.h"
 
 namespace dualpipe {
@@ -8,7 +11,7 @@ namespace {
 thread_local WeightGradStore* current_store = nullptr;
 
 std::string of_key(WeightGradStore::Key key) {
-  return "stage " + std::to_string(key.first) + ", micro-batch " + std::to_string(key.second);
+  return "stage " + std::to_string(key.stage) + ", micro-batch " + std::to_string(key.micro_batch);
 }
 
 }  // namespace
@@ -56,19 +59,13 @@ void WeightGradStore::clear() {
 }
 
 std::string WeightGradStore::describe() const {
+  std::map<int, std::set<int>> by_stage;
+  for (const auto& [key, work] : groups_) by_stage[key.stage].insert(key.micro_batch);
   std::string text;
-  for (auto group = groups_.begin(); group != groups_.end(); ++group) {
-    const int stage = group->first.first;
-    const bool first = group == groups_.begin() || std::prev(group)->first.first != stage;
-    if (!first) {
-      text += ", ";
-    } else {
-      const auto next = std::next(group);
-      const bool several = next != groups_.end() && next->first.first == stage;
-      text += text.empty() ? "" : "; ";
-      text += "stage " + std::to_string(stage) + (several ? ": micro-batches " : ": micro-batch ");
-    }
-    text += std::to_string(group->first.second);
+  for (const auto& [stage, micro_batches] : by_stage) {
+    text += (text.empty() ? "stage " : "; stage ") + std::to_string(stage);
+    std::string separator = micro_batches.size() > 1 ? ": micro-batches " : ": micro-batch ";
+    for (int micro_batch : micro_batches) text += std::exchange(separator, ", ") + std::to_string(micro_batch);
   }
   return text + " (" + std::to_string(pending_bytes_) + " bytes)";
 }

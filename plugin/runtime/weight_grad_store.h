@@ -1,6 +1,6 @@
 // plugin/runtime/weight_grad_store.h
 //
-// Weight-gradient work that a zero-bubble backward put off, by (stage, micro-batch).
+// Weight-gradient work that a zero-bubble backward put off, by (stage, micro-batch, phase).
 //
 // While an I runs, layers that know how to split put closures in; the executor seals the group, adds what the split
 // backward left to do, and runs it in the scheduled W. Each executor owns one store; there is no global one: a layer
@@ -8,18 +8,24 @@
 // run on another thread. The store outlives every graph that was built under it.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <functional>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace dualpipe {
 
 class WeightGradStore {
  public:
-  using Key = std::pair<int, int>;  // (stage, micro-batch)
+  struct Key {
+    int stage = 0;
+    int micro_batch = 0;
+    int phase = 0;  // Of a stage that runs phase by phase (plugin/runtime/phase.h).
+
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
 
   // True between begin() and seal(): put() instead of computing a weight gradient now.
   bool splitting() const { return splitting_; }

@@ -46,6 +46,17 @@ def check_example(bin_folder, name, ranks):
         assert not re.search(r"\b0 of 0 pairs", output), output
 
 
+def check_custom_overlap(bin_folder, ranks):
+    """Equal gradients; less waiting, by the hook and by phases, than in sequence."""
+    outputs = run_ranks(bin_folder / "custom_overlap", ranks)
+    for output in outputs:
+        assert re.search(r"every gradient within \S+ of the sequence's: passed", output), output
+    waited = dict(re.findall(r"^(in sequence|by hook|by phases) .* ms a step, +(\d+) ms of it waiting", outputs[0], re.M))
+    assert len(waited) == 3, outputs[0]
+    assert max(int(waited["by hook"]), int(waited["by phases"])) < int(waited["in sequence"]), outputs[0]
+    assert re.search(r"^mlp\(\w\) .*dispatch\(\w\)", outputs[0], re.M), outputs[0]
+
+
 def check_readme(repository):
     source = (repository / "examples/embedding/main.cc").read_text()
     assert len(source.splitlines()) < 40, "the embedding is to stay under 40 lines"
@@ -67,6 +78,8 @@ def main():
     for ranks in (2, 4):
         check_example(bin_folder, "example_dualpipe", ranks)
         check_example(bin_folder, "example_dualpipev", ranks)
+    for ranks in (1, 2):
+        check_custom_overlap(bin_folder, ranks)
     check_readme(repository)
     if importlib.util.find_spec("torch") is None:
         print("the embedding was not run: this Python has no torchrun (TORCH_DIR is in use)")

@@ -173,8 +173,10 @@ at::Tensor weight(std::vector<std::int64_t> sizes, std::uint64_t seed) {
 }
 
 std::shared_ptr<StageModule> function_stage(std::vector<std::pair<std::string, at::Tensor>> parameters,
-                                            std::function<TensorList(const TensorList&)> forward, OverlapHook hook) {
-  return make_stage(std::make_shared<ParametersStage>(parameters), std::move(forward), std::move(hook));
+                                            std::function<TensorList(const TensorList&)> forward, OverlapHook hook,
+                                            std::vector<Phase> phases) {
+  return make_stage(std::make_shared<ParametersStage>(parameters), std::move(forward), std::move(hook),
+                    std::move(phases));
 }
 
 std::shared_ptr<StageModule> mlp_stage(int stage, int width) {

@@ -63,8 +63,8 @@ std::shared_ptr<StageModule> mlp_stage(int stage, int width = 8);
 
 // A stage from parameters and a function, weights by the caller.
 std::shared_ptr<StageModule> function_stage(std::vector<std::pair<std::string, at::Tensor>> parameters,
-                                            std::function<TensorList(const TensorList&)> forward,
-                                            OverlapHook hook = {});
+                                            std::function<TensorList(const TensorList&)> forward, OverlapHook hook = {},
+                                            std::vector<Phase> phases = {});
 // A float64 leaf of normal values that requires grad, by seed.
 at::Tensor weight(std::vector<std::int64_t> sizes, std::uint64_t seed);
 

@@ -22,6 +22,7 @@
 #include "plugin/runtime/optimizer_hook.h"
 #include "plugin/schedule/registry.h"
 #include "tests/runtime/comparison.h"
+#include "tests/runtime/counted.h"
 #include "tests/support/run_ranks.h"
 
 namespace dualpipe {
@@ -179,19 +180,6 @@ class QuietMemory {
  private:
   std::barrier<> quiet_;
 };
-
-// A tensor that a graph saves, and how many of a rank's are alive.
-at::Tensor counted(const at::Tensor& values, const std::shared_ptr<std::atomic<int>>& alive) {
-  auto* copy = new at::Tensor(values.detach().contiguous().clone());
-  ++*alive;
-  return at::from_blob(
-      copy->data_ptr(), copy->sizes(),
-      [copy, alive](void*) {
-        --*alive;
-        delete copy;
-      },
-      copy->options());
-}
 
 TEST(FieldReport34, WhatIsReturnedKeepsNothingAlive) {
   Comparison comparison = mlp_comparison("zb1p", 2, 8);
@@ -411,7 +399,7 @@ TEST(FieldReport85, TheHookIsUsedOrItIsSaidWhyNot) {
   const std::vector<Case> cases{
       {"on all", [](int) { return true; }, ""},
       {"on one", [](int stage) { return stage == 0; }, "stage 1 offers no overlapped_forward_backward"},
-      {"on none", [](int) { return false; }, "stages 0 and 1 offer no overlapped_forward_backward"}};
+      {"on none", [](int) { return false; }, "stages 0 and 1 offer neither overlapped_forward_backward nor phases"}};
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     auto calls = std::make_shared<std::atomic<int>>(0);

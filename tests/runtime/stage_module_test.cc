@@ -34,6 +34,19 @@ TEST(StageModule, NamesParametersByStage) {
   EXPECT_FALSE(OwnStage().overlapped_forward_backward());
 }
 
+TEST(MakeStage, TakesPhases) {
+  torch::nn::Linear linear(2, 3);
+  Phase phase;
+  phase.spec.name = "all";
+  phase.compute = [linear](const TensorList& t, PhaseContext&) mutable { return TensorList{linear(t.at(0))}; };
+  const auto forward = [linear](const TensorList& t) mutable { return TensorList{linear(t.at(0))}; };
+  EXPECT_TRUE(OwnStage().phases().empty());
+  EXPECT_TRUE(make_stage(linear.ptr(), forward)->phases().empty());
+  const std::vector<Phase> phases = make_stage(linear.ptr(), forward, {}, {phase})->phases();
+  ASSERT_EQ(phases.size(), 1u);
+  EXPECT_EQ(phases[0].spec, phase.spec);
+}
+
 TEST(MakeStage, WrapsAModuleOfOneTensor) {
   torch::nn::Linear linear(2, 3);
   const auto stage = make_stage(linear.ptr());
