@@ -1,5 +1,6 @@
 #include "adapters/libtorch_host/gpt_stage.h"
 
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -35,17 +36,27 @@ PhaseSpec spec_of(const pretrain_gpt::ModelPhase& phase) {
           computes || phase.exchange_back};
 }
 
+std::optional<TensorForms> forms_of(const std::optional<std::vector<pretrain_gpt::TensorForm>>& given) {
+  if (!given) return std::nullopt;
+  TensorForms forms;
+  for (const pretrain_gpt::TensorForm& form : *given) forms.push_back({form.dtype, form.sizes});
+  return forms;
+}
+
 Phase phase_of(pretrain_gpt::ModelPhase given, const MicroBatchCount& count) {
   Phase phase;
   phase.spec = spec_of(given);
   phase.recompute = given.recompute;
+  phase.takes = forms_of(given.takes);
+  phase.gives = forms_of(given.gives);
   if (given.compute) {
     phase.compute = [run = std::move(given.compute), count](const TensorList& inputs, PhaseContext& context) {
       return run(inputs, state_of(context, count));
     };
   }
   const auto exchange = [&count](auto run) {
-    return [run = std::move(run), count](const TensorList& tensors, PhaseContext& context) -> std::unique_ptr<PendingExchange> {
+    return [run = std::move(run), count](const TensorList& tensors,
+                                         PhaseContext& context) -> std::unique_ptr<PendingExchange> {
       return std::make_unique<Exchange>(run(tensors, state_of(context, count)));
     };
   };

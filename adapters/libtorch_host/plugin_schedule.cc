@@ -1,7 +1,11 @@
 #include "adapters/libtorch_host/plugin_schedule.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <chrono>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "adapters/libtorch_host/parallel.h"
@@ -59,19 +63,6 @@ std::vector<std::int64_t> peak_by_stage(const Row& row, const std::vector<int>& 
   return by_stage;
 }
 
-// Buffers in float32 for the gradients of parameters of lower precision.
-pretrain_gpt::NamedTensors make_main_gradients(const pretrain_gpt::Config& config,
-                                               const std::vector<std::shared_ptr<GptStage>>& stages) {
-  pretrain_gpt::NamedTensors buffers;
-  if (!config.accumulates_in_float32()) return buffers;
-  for (const auto& stage : stages) {
-    for (const auto& item : stage->chunk().named_parameters()) {
-      buffers.emplace(item.key(), at::zeros_like(item.value(), at::kFloat));
-    }
-  }
-  return buffers;
-}
-
 PipelineOptions options_of(const pretrain_gpt::Config& config) {
   PipelineOptions options;
   options.num_microbatches = static_cast<int>(config.num_microbatches());
@@ -82,6 +73,19 @@ PipelineOptions options_of(const pretrain_gpt::Config& config) {
   options.mean_loss_on_every_rank = true;
   options.timeout = std::chrono::seconds(config.timeout_s);
   return options;
+}
+
+// The trainer's group for the copies of a tied embedding has the first and the last rank of each pipeline.
+void check_ends(const std::string& schedule, const pretrain_gpt::Config& config, const Placement& placement) {
+  const int first = placement.input_rank(0), last = placement.loss_rank(0), end = placement.ranks() - 1;
+  const bool has_groups = config.data_parallel_size * config.tensor_model_parallel_size > 1;
+  if (!has_groups || config.untie_embeddings_and_output_weights || first == last) return;
+  if (std::min(first, last) == 0 && std::max(first, last) == end) return;
+  throw ScheduleError(schedule,
+                      fmt::format("the first and the last stage must be on ranks 0 and {} where a tied embedding "
+                                  "is summed over data- or tensor-parallel ranks too, got ranks {} and {}; for "
+                                  "example untie_embeddings_and_output_weights: true",
+                                  end, first, last));
 }
 
 }  // namespace
@@ -100,6 +104,7 @@ void validate(const std::string& schedule, const pretrain_gpt::Config& config, i
   const Schedule plan = builtin_registry().make(schedule, spec_of(config, world_size));
   const std::vector<Violation> violations = dualpipe::validate(plan);
   if (!violations.empty()) throw ScheduleError(schedule, explain(plan, violations.front()));
+  check_ends(schedule, config, plan.placement);
   pretrain_gpt::divide_layers(config, plan.placement.stages());
 }
 
@@ -113,7 +118,7 @@ PluginSchedule::PluginSchedule(const std::string& schedule, const pretrain_gpt::
   const Schedule plan = builtin_registry().make(schedule, spec_of(context.config, context.world_size));
   peak_micro_batches_ = peak_by_stage(plan.rows.at(context.rank), plan.placement.stages_of(context.rank));
   stages_ = build_stages(plan.placement, context);
-  main_gradients_ = make_main_gradients(context.config, stages_);
+  main_gradients_ = pretrain_gpt::make_main_gradients(context.config, chunks());
   PipelineOptions options = options_of(context.config);
   options.main_grads = main_gradients_;
   options.parallel = parallel_groups(context.parallel, stages_, !context.config.untie_embeddings_and_output_weights);
@@ -169,8 +174,16 @@ std::optional<std::string> PluginSchedule::recorded_actions() const {
 }
 
 std::vector<std::string> PluginSchedule::notes() const {
-  if (statistics().overlapped_pairs == 0 && statistics().sequential_pairs.empty()) return {};
-  return {"last step, on this rank: " + statistics().overlap_summary()};
+  constexpr std::string_view kOrigin = "last step, on this rank: ";
+  const StepStatistics& step = statistics();
+  std::vector<std::string> notes;
+  if (step.overlapped_pairs > 0 || !step.sequential_pairs.empty()) {
+    notes.push_back(fmt::format("{}{}", kOrigin, step.overlap_summary()));
+  }
+  if (std::any_of(step.phases.begin(), step.phases.end(), [](const PhaseSpan& span) { return span.communication; })) {
+    notes.push_back(fmt::format("{}waited {:.1f} ms for exchanges", kOrigin, step.exchange_wait_seconds * 1e3));
+  }
+  return notes;
 }
 
 }  // namespace dualpipe::libtorch_host

@@ -44,7 +44,7 @@ dualpipe::MicroBatches draw(int count, const std::vector<int>& mine, int seed) {
   return chosen;
 }
 
-Outcome train(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int num_microbatches, Offer offer, bool overlap) {
+Outcome train(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int num_microbatches, Offer offer) {
   const auto link = c10::make_intrusive<Link>(kPerExchange);
   const dualpipe::Placement placement =
       dualpipe::builtin_registry().make(kSchedule, {group->getSize(), num_microbatches}).placement;
@@ -52,8 +52,7 @@ Outcome train(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int num_micro
   for (int stage : placement.stages_of(group->getRank())) {
     stages.push_back(std::make_shared<Stage>(stage, offer, link));
   }
-  dualpipe::Pipeline pipeline(kSchedule, group, stages,
-                              {.num_microbatches = num_microbatches, .overlap_phases = overlap});
+  dualpipe::Pipeline pipeline(kSchedule, group, stages, {.num_microbatches = num_microbatches});
   const dualpipe::MicroBatches inputs = draw(num_microbatches, pipeline.input_micro_batches(), 1);
   const dualpipe::MicroBatches labels = draw(num_microbatches, pipeline.loss_micro_batches(), 2);
   const dualpipe::Criterion criterion([](const auto& y, const auto& t) { return (y[0] - t[0]).square().mean(); });
@@ -96,9 +95,9 @@ int run() {
   at::set_num_threads(1);
   const auto group = two_linears::process_group();
   const int num_microbatches = 8 * group->getSize();
-  const Outcome sequence = train(group, num_microbatches, Offer::kPhases, false);
-  const Outcome hook = train(group, num_microbatches, Offer::kHook, true);
-  const Outcome phases = train(group, num_microbatches, Offer::kPhases, true);
+  const Outcome sequence = train(group, num_microbatches, Offer::kNothing);
+  const Outcome hook = train(group, num_microbatches, Offer::kHook);
+  const Outcome phases = train(group, num_microbatches, Offer::kPhases);
 
   const double worst = std::max(worst_gradient(hook, sequence), worst_gradient(phases, sequence));
   const bool less = std::max(hook.waited_seconds, phases.waited_seconds) < sequence.waited_seconds;

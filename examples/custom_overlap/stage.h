@@ -13,7 +13,7 @@
 namespace custom_overlap {
 
 // What the stage offers its pipeline.
-enum class Offer { kPhases, kHook };
+enum class Offer { kNothing, kHook, kPhases };
 
 class Stage : public dualpipe::StageModule {
  public:

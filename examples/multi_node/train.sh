@@ -2,7 +2,8 @@
 # examples/multi_node/train.sh
 #
 # Trains on several machines. Start it on every one of them, with the same arguments and a NODE_RANK of its own:
-#   NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 GLOO_SOCKET_IFNAME=eth0 examples/multi_node/train.sh CONFIG [--set key=value]...
+#   NNODES=2 NODE_RANK=0 MASTER_ADDR=10.0.0.1 GLOO_SOCKET_IFNAME=eth0 \
+#     examples/multi_node/train.sh CONFIG [--set key=value]...
 # Checkout, build, data_path and output_dir are at the same place everywhere (a shared file system, or copies).
 #
 #   NNODES              Machines of the run.

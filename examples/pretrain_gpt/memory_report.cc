@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "examples/pretrain_gpt/model/initial_weights.h"
+#include "examples/pretrain_gpt/model/random_stream.h"
 #include "examples/pretrain_gpt/model/token_loss.h"
 #include "examples/pretrain_gpt/optimizer.h"
 
@@ -23,7 +24,9 @@ at::Tensor probe_input(const TrainContext& context, const Chunk& chunk) {
         .view({config.micro_batch_size, config.seq_length});
   }
   const auto sizes = boundary_sizes(config, context.parallel.model_parallel(config.sequence_parallel));
-  return at::ones(sizes, params_dtype(config)).requires_grad_();
+  // All different, so that experts share the tokens.
+  const at::Tensor hidden = at::empty(sizes, at::kDouble).normal_(0, 1, random_stream(config.seed, "memory probe"));
+  return hidden.to(params_dtype(config), /*non_blocking=*/false, /*copy=*/true).requires_grad_();
 }
 
 }  // namespace

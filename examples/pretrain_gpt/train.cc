@@ -119,7 +119,7 @@ class Trainer {
     record.lr = learning_rate(config_, iteration);
     set_learning_rate(*optimizer_, record.lr);
     zero_gradients();
-    begin_passes(iteration, /*training=*/true);
+    begin_passes(iteration, /*training=*/true, *data_.training);
     memory_.begin_step();
     record.lm_loss = schedule_->train_step(read_by([this](int index) { return data_.training->read(index); }));
     memory_.end_step();
@@ -144,9 +144,9 @@ class Trainer {
   }
 
   // Dropout depends on the step; an evaluation has none.
-  void begin_passes(std::int64_t iteration, bool training) {
+  void begin_passes(std::int64_t iteration, bool training, const DataPosition& data) {
     for (GptChunk* chunk : schedule_->chunks()) {
-      chunk->set_step(iteration);
+      chunk->set_step(iteration, data.samples_of_step());
       chunk->train(training);
     }
   }
@@ -157,7 +157,7 @@ class Trainer {
       return std::nullopt;
     }
     data_.validation->set_consumed_samples(0);
-    begin_passes(iteration, /*training=*/false);
+    begin_passes(iteration, /*training=*/false, *data_.validation);
     double sum = 0;
     for (std::int64_t i = 0; i < config_.eval_iters; ++i) {
       sum += schedule_->evaluate(read_by([this](int index) { return data_.validation->read(index); }));

@@ -9,7 +9,8 @@
 namespace dualpipe {
 
 // F, and I with the communications on its way back, each awaited where it is posted; W; and F&B, the makespan of the
-// stage's forward merged with its own backward. Throws ScheduleError as merge() does.
+// stage's forward merged with its own backward. A B thus costs I + W, an upper bound: the runtime runs each W behind
+// the exchange that follows its I. Throws ScheduleError as merge() does.
 StageCost stage_cost(const Phases& phases, const MergeOptions& options = {});
 
 }  // namespace dualpipe

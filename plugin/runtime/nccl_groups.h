@@ -26,6 +26,12 @@ std::vector<EdgeGroup> make_nccl_edge_groups(const c10::intrusive_ptr<c10d::Stor
                                              const std::vector<Link>& links, std::chrono::milliseconds timeout,
                                              int max_ctas);
 
+// A group over all ranks of `store`, for a host's own communicators (expert, data): `max_ctas` is how much of the GPU
+// their kernels may take from the compute beside them, 0 leaves it to NCCL. Collective; give every group a prefixed
+// store of its own.
+c10::intrusive_ptr<c10d::Backend> make_nccl_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                  std::chrono::milliseconds timeout, int max_ctas = 0);
+
 bool nccl_is_built_in();
 
 }  // namespace dualpipe

@@ -67,7 +67,7 @@ class PhasedGraph final : public StageGraph {
   void take_result(PhasePart part, int phase, const TensorList& result);
   const TensorList& gradients_of(int phase);
   bool is_last(int phase) const { return phase + 1 == static_cast<int>(phases_.size()); }
-  // In backward.
+  // By the next phase of the backward.
   bool is_followed_by_exchange(int phase) const;
   bool is_compute(int phase) const { return phases_[phase].spec.kind == PhaseKind::kCompute; }
   void require_declared(int phase, const char* verb, const std::optional<TensorForms>& declared,

@@ -12,6 +12,7 @@
 #include <cmath>
 
 #include "plugin/runtime/loopback_transport.h"
+#include "plugin/runtime/nccl_groups.h"
 #include "tests/runtime/comparison.h"
 #include "tests/support/run_ranks.h"
 
@@ -68,7 +69,7 @@ c10::intrusive_ptr<c10d::ProcessGroup> nccl_alone() {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   auto group = c10::make_intrusive<ProcessGroup>(store, 0, 1);
   group->setBackend(at::kCUDA, ProcessGroup::BackendType::NCCL,
-                    c10::make_intrusive<c10d::ProcessGroupNCCL>(store, 0, 1));
+                    make_nccl_group(store, 0, 1, std::chrono::seconds(60), /*max_ctas=*/4));
   group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
   return group;
 }
@@ -144,6 +145,11 @@ TEST(Device, NcclAloneTrainsWithPhasesLikeOneProcessOnTheCpu) {
   Rank rank{0, 1, {}, {}, group, {}};
   expect_like_cpu(
       comparison, rank, [&](int stage, int) { return phased_stage(stage, group); }, oracle);
+}
+
+TEST(Device, CtaLimitsReachTheCommunicator) {
+  const auto backend = nccl_alone()->getBackend(at::kCUDA);
+  EXPECT_EQ(dynamic_cast<c10d::ProcessGroupNCCL&>(*backend).getOptions()->config.maxCTAs, 4);
 }
 
 TEST(Device, AnExchangeRunsBesideCompute) {

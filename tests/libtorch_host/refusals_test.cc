@@ -76,6 +76,20 @@ TEST(TrainerRefusals, AFileThatCannotRunIsExplained) {
   EXPECT_THAT(refusal(path, 2, config), HasSubstr("1B0"));
 }
 
+// Stages 0 and 3 on ranks 0 and 1: the group of the embedding's copies would not have both.
+TEST(TrainerRefusals, ATiedEmbeddingInTheMiddleOfDividedPipelines) {
+  const std::string path = testing::TempDir() + "/ends_in_the_middle.csv";
+  std::ofstream(path) << "0F0,,,,,,,0B0\n,,,3F0,3B0\n,1F0,,,,,1B0\n,,2F0,,,2B0\n";
+  pretrain_gpt::Config config = small();
+  config.global_batch_size = 1;
+  EXPECT_EQ(refusal(path, 4, config), "accepted");
+  config.tensor_model_parallel_size = 2;
+  EXPECT_THAT(refusal(path, 4, config), HasSubstr("must be on ranks 0 and 3"));
+  EXPECT_THAT(refusal(path, 4, config), HasSubstr("got ranks 0 and 1"));
+  config.untie_embeddings_and_output_weights = true;
+  EXPECT_EQ(refusal(path, 4, config), "accepted");
+}
+
 // Every rank makes the schedule and steps; rank 3 throws or dies in the middle of the second step.
 DUALPIPE_PROCESS_BODY(breaks) {
   const auto store = process.connect();

@@ -102,6 +102,33 @@ TEST_F(DataPositionTest, FieldReport56PadsWithRowsThatDoNotCount) {
   EXPECT_EQ(data.training->consumed_samples(), 50);
 }
 
+TEST_F(DataPositionTest, SaysHowManySamplesOfAStepCount) {
+  config_.split = "1";
+  for (const auto& [rule, count] : {std::pair("continue", 6), std::pair("pad", 2)}) {
+    config_.last_batch = rule;
+    const TrainingData data = open_training_data(config_);
+    EXPECT_EQ(data.training->samples_of_step(), 6);
+    data.training->set_consumed_samples(48);
+    EXPECT_EQ(data.training->samples_of_step(), count) << rule;
+  }
+}
+
+// 25 samples in steps of 6.
+TEST_F(DataPositionTest, BatchesOfAnEvaluationAreWhole) {
+  config_.split = "1,1";
+  config_.eval_interval = 1;
+  for (const char* rule : {"pad", "drop"}) {
+    config_.last_batch = rule;
+    const TrainingData data = open_training_data(config_);
+    ASSERT_EQ(data.validation->size(), 25);
+    data.validation->set_consumed_samples(24);
+    EXPECT_EQ(data.validation->consumed_samples(), 24) << rule;
+    EXPECT_EQ(data.validation->read(2).loss_mask.sum().item<double>(), 8) << rule;
+    data.validation->advance();
+    EXPECT_EQ(data.validation->consumed_samples(), 30) << rule;
+  }
+}
+
 TEST_F(DataPositionTest, FieldReport56DropsWhatIsLeftOfAPass) {
   config_.split = "1";
   config_.last_batch = "drop";

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -86,7 +87,24 @@ Tensors cut(const Tensors& tensors) {
   return leaves;
 }
 
-// What a runtime does with phases: graphs are cut between them, backward runs them in reverse.
+void expect_declared(const std::optional<std::vector<TensorForm>>& declared, const Tensors& tensors,
+                     const std::string& phase) {
+  if (!declared) {
+    return;
+  }
+  ASSERT_EQ(tensors.size(), declared->size()) << phase;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorForm& form = declared->at(i);
+    EXPECT_EQ(tensors[i].scalar_type(), form.dtype.value_or(tensors[i].scalar_type())) << phase;
+    ASSERT_EQ(tensors[i].dim(), static_cast<std::int64_t>(form.sizes.value().size())) << phase;
+    for (std::int64_t d = 0; d < tensors[i].dim(); ++d) {
+      EXPECT_EQ(tensors[i].size(d), form.sizes->at(d).value_or(tensors[i].size(d))) << phase;
+    }
+  }
+}
+
+// What a runtime does with phases: graphs are cut between them, backward runs them in reverse. They take and give what
+// they declare.
 class CutPhases {
  public:
   explicit CutPhases(std::vector<ModelPhase> phases) : phases_(std::move(phases)) {}
@@ -99,6 +117,8 @@ class CutPhases {
       if (!phase.compute && !phase.exchange_back) {
         std::copy(step.inputs.begin(), step.inputs.end(), step.outputs.begin());
       }
+      expect_declared(phase.takes, step.inputs, phase.name);
+      expect_declared(phase.gives, step.outputs, phase.name);
       values = step.outputs;
       steps_.push_back(std::move(step));
     }
@@ -212,11 +232,32 @@ TEST(Phases, AreNamedAndMarked) {
   }
 }
 
+// What travels between a router and the end of its layer is the dispatcher's own.
+TEST(Phases, DeclareHiddenStatesWhereTheseAreAllThatTheyHandOver) {
+  const Config config = layered_config("none", 2);
+  GptChunk chunk(config, whole_model(config));
+  std::vector<std::string> taking, giving;
+  for (const ModelPhase& phase : chunk.phases()) {
+    if (phase.takes) {
+      taking.push_back(phase.name);
+    }
+    if (phase.gives) {
+      giving.push_back(phase.name);
+      EXPECT_EQ(phase.gives->at(0).dtype, at::kDouble);
+      EXPECT_EQ(phase.gives->at(0).sizes,
+                (std::vector<std::optional<std::int64_t>>{std::nullopt, std::nullopt, config.hidden_size}));
+    }
+  }
+  EXPECT_EQ(taking, (std::vector<std::string>{"embedding", "0.attention", "1.mlp", "2.attention"}));
+  EXPECT_EQ(giving, (std::vector<std::string>{"embedding", "1.attention", "1.mlp"}));
+}
+
 TEST(Phases, OfAMiddleChunkWithExpertsEndByAddingTheirOutput) {
   const Config config = layered_config("none", 1);
   GptChunk chunk(config, divide_layers(config, 3)[1]);
   EXPECT_EQ(names_of(chunk.phases()),
             (std::vector<std::string>{"1.attention", "1.counts", "1.dispatch", "1.experts", "1.combine", "output"}));
+  EXPECT_TRUE(chunk.phases().back().gives);
 }
 
 TEST(Phases, CostWhatTheirProductsCost) {

@@ -245,6 +245,19 @@ TEST(Moe, TheAuxiliaryLossIsAveragedOverTheStepUnlessToldOtherwise) {
   EXPECT_NEAR(by_default, moe.router().counters().auxiliary_loss.item<double>() / 24, 1e-14);
 }
 
+// Six experts have no token; their weights decay like those of the others.
+TEST(Moe, ExpertsWithoutTokensHaveZerosAsGradient) {
+  const Config config = moe_config();
+  MoeMlp moe(config, {}, "layers.0.mlp");
+  moe.forward(some_values({1, 1, config.hidden_size}, 0.3)).sum().backward();
+  int zeros = 0;
+  for (const auto& parameter : moe.named_parameters()) {
+    ASSERT_TRUE(parameter.value().grad().defined()) << parameter.key();
+    zeros += parameter.key().ends_with("down.weight") && parameter.value().grad().norm().item<double>() == 0;
+  }
+  EXPECT_EQ(zeros, 6);
+}
+
 TEST(Moe, LayoutsSayWhatARankHolds) {
   run_test_ranks(2, [&](const TestRank& rank) {
     const auto divided = make_moe({kTp2}, groups_of(kTp2, rank));

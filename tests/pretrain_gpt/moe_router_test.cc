@@ -151,6 +151,26 @@ TEST(FieldReport89, AnInjectedLossIsAveragedLikeTheLossItself) {
   EXPECT_NEAR(router.counters().auxiliary_loss.item<double>(), auxiliary, 1e-10);
 }
 
+TEST(AuxiliaryLoss, AndLoadAreOfTheSamplesThatCount) {
+  const Config config = moe_config();
+  Router padded = make_router(config), cut = make_router(config);
+  sharpen(padded);
+  sharpen(cut);
+  const at::Tensor x = some_values({4, 3, config.hidden_size}, 0.4), probe = some_values({4, 3, 2}, 0.7);
+  padded.set_auxiliary_loss_scale(4);
+  cut.set_auxiliary_loss_scale(1);
+  const Routing routing = padded.forward(x, 1);
+  EXPECT_EQ(routing.experts.size(0), 4);
+  (routing.weights * probe).narrow(0, 0, 1).sum().backward();
+  (cut.forward(x.narrow(0, 0, 1)).weights * probe.narrow(0, 0, 1)).sum().backward();
+  EXPECT_LT(relative_distance(padded.parameters()[0].grad(), cut.parameters()[0].grad()), 1e-10);
+  EXPECT_TRUE(at::equal(padded.counters().load, cut.counters().load));
+  EXPECT_NEAR(padded.counters().auxiliary_loss.item<double>(), cut.counters().auxiliary_loss.item<double>(), 1e-12);
+  padded.reset_counters();
+  padded.forward(x, 0).weights.sum().backward();
+  EXPECT_EQ(padded.counters().load.sum().item<std::int64_t>(), 0);
+}
+
 TEST(AuxiliaryLoss, HasNoGradientWithoutGradientsFromIt) {
   Config config = moe_config();
   config.moe_router_load_balancing_type = "none";

@@ -150,7 +150,8 @@ TEST(RankLayout, PrintsATable) {
             "expert          [0 1] [2 3]\n"
             "expert_tensor   [0] [1] [2] [3]\n"
             "expert_data     [0 2] [1 3]\n"
-            "tensor_data     [0 1 2 3]\n");
+            "tensor_data     [0 1 2 3]\n"
+            "embedding_data  [0 2] [1 3]\n");
 }
 
 }  // namespace

@@ -167,8 +167,11 @@ TEST(PhasesThatAreNotAsDeclared, AreRefusedWhenTheyRun) {
       Pipeline pipeline = make_pipeline(comparison, rank, {stage_with({c.phase})});
       train_once(comparison, pipeline);
     });
-    c.message.empty() ? EXPECT_EQ(errors[0].value_or(""), "")
-                      : EXPECT_THAT(errors[0].value_or(""), HasSubstr(c.message));
+    if (c.message.empty()) {
+      EXPECT_EQ(errors[0].value_or(""), "");
+    } else {
+      EXPECT_THAT(errors[0].value_or(""), HasSubstr(c.message));
+    }
   }
 }
 

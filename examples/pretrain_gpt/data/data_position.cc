@@ -61,8 +61,12 @@ void DataPosition::set_consumed_samples(std::int64_t samples) {
 }
 
 void DataPosition::advance() {
-  consumed_samples_ += last_batch_ == "pad" ? std::min(global_batch_size_, left_in_pass()) : global_batch_size_;
+  consumed_samples_ += samples_of_step();
   drop_incomplete_batch();
+}
+
+std::int64_t DataPosition::samples_of_step() const {
+  return last_batch_ == "pad" ? std::min(global_batch_size_, left_in_pass()) : global_batch_size_;
 }
 
 void DataPosition::drop_incomplete_batch() {
@@ -102,8 +106,10 @@ TrainingData open_training_data(const Config& config, int data_parallel_rank) {
   data.num_tokens = dataset->num_tokens();
   data.training = open_part(config, dataset, "training", 0, for_training, data_parallel_rank);
   if (config.eval_interval > 0) {
+    Config whole = config;
+    whole.last_batch = "continue";
     data.validation =
-        open_part(config, dataset, "validation", for_training, split.validation_samples(samples), data_parallel_rank);
+        open_part(whole, dataset, "validation", for_training, split.validation_samples(samples), data_parallel_rank);
   }
   return data;
 }

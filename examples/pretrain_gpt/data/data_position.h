@@ -6,9 +6,8 @@
 // stream of shuffled passes over the data, whatever the schedule and the division into ranks; consumed_samples is all
 // there is to save and set. Where a pass ends inside a global batch, `last_batch` says what the batch holds:
 //   continue  the first samples of the next pass behind it. Every sample counts once per pass.
-//   pad       rows that do not count (loss mask 0). The next step starts the next pass; its loss and gradients are
-//   means
-//             over the tokens that count.
+//   pad       rows that do not count: loss mask 0, and no part in what routers balance. The step's loss and gradients
+//             are means over what counts; the next step starts the next pass.
 //   drop      nothing: the pass ends before it, and consumed_samples skips what is left.
 // Batches of an evaluation are always whole (`continue`).
 #pragma once
@@ -34,6 +33,9 @@ class DataPosition {
   // Throws UserError where a token does not fit vocab_size.
   MicroBatch read(int index);
   void advance();  // To the next step.
+
+  // Samples of the current step that count: its first ones.
+  std::int64_t samples_of_step() const;
 
   std::int64_t size() const { return samples_.size(); }
 

@@ -18,6 +18,7 @@ struct ForwardPass {
   std::int64_t step = 0;
   std::int64_t micro_batch = 0;  // Of the step, over all data-parallel ranks.
   bool is_training = true;       // False: nothing is dropped.
+  std::int64_t samples = 0;      // Of the micro-batch, its first ones: those that count.
 };
 
 // The dropout of one layer.

@@ -52,9 +52,9 @@ void GptChunk::build_head() {
 
 const at::Tensor& GptChunk::head_weight() const { return is_tied_ ? embedding_->weight : output_->weight; }
 
-void GptChunk::set_step(std::int64_t step) {
+void GptChunk::set_step(std::int64_t step, std::optional<std::int64_t> samples) {
   for (const auto& layer : layers_) {
-    layer->set_step(step);
+    layer->set_step(step, samples.value_or(config_.global_batch_size));
   }
 }
 
@@ -68,11 +68,17 @@ std::vector<ModelPhase> GptChunk::phases() {
     phases.push_back(embedding_phase());
   }
   HiddenOf begin = [](const Tensors& inputs, std::int64_t) { return inputs.at(0); };
+  // Behind a mixture of experts a phase begins with the list of its dispatcher, whose form nobody else knows.
+  std::optional<std::vector<TensorForm>> begins_with = TransformerLayer::hidden_alone(config_);
   for (const auto& layer : layers_) {
+    const std::size_t first = phases.size();
     begin = layer->add_phases(phases, std::move(begin));
+    phases[first].takes = begins_with;
+    begins_with = layer->is_moe() ? std::nullopt : std::optional(TransformerLayer::hidden_alone(config_));
   }
   if (chunk_.has_head || (!layers_.empty() && layers_.back()->is_moe())) {
     phases.push_back(last_phase(std::move(begin)));
+    phases.back().takes = begins_with;
   }
   return phases;
 }
@@ -83,6 +89,8 @@ ModelPhase GptChunk::embedding_phase() {
   phase.forward = phase.backward_weight =
       static_cast<double>(config_.hidden_size) / TransformerLayer::attention_cost(config_);
   phase.backward_input = 0;  // Tokens carry no gradient.
+  phase.takes = std::vector{TensorForm{at::kLong, std::vector<std::optional<std::int64_t>>(2)}};
+  phase.gives = TransformerLayer::hidden_alone(config_);
   phase.compute = [this](const Tensors& inputs, PhaseState&) -> Tensors {
     return {embed(inputs.at(0), embedding_->weight, parallel_)};
   };
@@ -95,6 +103,9 @@ ModelPhase GptChunk::last_phase(HiddenOf begin) {
   phase.name = chunk_.has_head ? "head" : "output";
   phase.forward = phase.backward_input = phase.backward_weight =
       static_cast<double>(products) / TransformerLayer::attention_cost(config_);
+  if (!chunk_.has_head) {
+    phase.gives = TransformerLayer::hidden_alone(config_);
+  }
   phase.compute = [this, begin = std::move(begin)](const Tensors& inputs, PhaseState& state) -> Tensors {
     const at::Tensor hidden = begin(inputs, state.micro_batch);
     return {chunk_.has_head ? logits_of(final_norm_->forward(hidden), head_weight(), parallel_) : hidden};

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,9 +38,9 @@ class GptChunk : public torch::nn::Module {
   // Of a model that is not divided over ranks.
   GptChunk(const Config& config, const Chunk& chunk, at::Tensor tied = {});
 
-  // The step that passes belong to from now on, and their micro-batch: dropout depends on both. train(false) turns it
-  // off.
-  void set_step(std::int64_t step);
+  // The step that passes belong to from now on: dropout depends on it and on the micro-batch; train(false) turns it
+  // off. `samples` of the step count, its first ones (last_batch: pad); by default all.
+  void set_step(std::int64_t step, std::optional<std::int64_t> samples = {});
 
   // With the embedding the input is tokens [batch, sequence] int64, else hidden states as in boundary_sizes(). With the
   // head the output is logits [batch, sequence, this rank's part of the vocabulary], else hidden states. Collective

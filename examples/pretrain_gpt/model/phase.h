@@ -7,8 +7,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <any>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,12 @@ struct PhaseState {
   std::any saved;                // The phase's own.
 };
 
+// What is known of a tensor before there is one.
+struct TensorForm {
+  std::optional<at::ScalarType> dtype;
+  std::optional<std::vector<std::optional<std::int64_t>>> sizes;  // Nothing: nor how many dimensions.
+};
+
 // Either `compute`, or `exchange` with or without its way back.
 struct ModelPhase {
   std::string name;  // "3.attention"
@@ -41,6 +49,9 @@ struct ModelPhase {
   std::function<std::unique_ptr<PendingTensors>(const Tensors& inputs, PhaseState& state)> exchange;
   // Gradients of the inputs from those of the outputs. Empty: the outputs start with the inputs as they are.
   std::function<std::unique_ptr<PendingTensors>(const Tensors& output_gradients, PhaseState& state)> exchange_back;
+
+  // Inputs and outputs, for a schedule to refuse phases that do not chain; nothing: not even how many there are.
+  std::optional<std::vector<TensorForm>> takes, gives;
 };
 
 }  // namespace pretrain_gpt

@@ -3,8 +3,10 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "examples/pretrain_gpt/model/initial_weights.h"
 #include "examples/pretrain_gpt/model/moe/moe_mlp.h"
 
 namespace pretrain_gpt {
@@ -18,7 +20,7 @@ HiddenOf only_tensor() {
 
 TransformerLayer::TransformerLayer(const Config& config, const ModelParallel& parallel, std::int64_t index,
                                    std::shared_ptr<const Rotary> rotary)
-    : config_(config), parallel_(parallel), index_(index), dropout_(config, index) {
+    : config_(config), parallel_(parallel), index_(index), samples_(config.global_batch_size), dropout_(config, index) {
   const std::string name = fmt::format("layers.{}", index);
   attention_norm_ = register_module("attention_norm", std::make_shared<RmsNorm>(config));
   attention_ = register_module(
@@ -29,6 +31,20 @@ TransformerLayer::TransformerLayer(const Config& config, const ModelParallel& pa
   } else {
     mlp_ = register_module("mlp", std::make_shared<Mlp>(config, parallel, name + ".mlp"));
   }
+}
+
+void TransformerLayer::set_step(std::int64_t step, std::int64_t samples) {
+  step_ = step;
+  samples_ = samples;
+  if (is_moe()) {
+    experts_->router().set_auxiliary_loss_scale(static_cast<double>(config_.micro_batch_size) /
+                                                static_cast<double>(samples));
+  }
+}
+
+ForwardPass TransformerLayer::pass(std::int64_t micro_batch) const {
+  const std::int64_t left = samples_ - micro_batch * config_.micro_batch_size;
+  return {step_, micro_batch, is_training(), std::clamp<std::int64_t>(left, 0, config_.micro_batch_size)};
 }
 
 HiddenOf TransformerLayer::add_phases(std::vector<ModelPhase>& phases, HiddenOf begin) {
@@ -44,6 +60,11 @@ HiddenOf TransformerLayer::add_phases(std::vector<ModelPhase>& phases, HiddenOf 
   return [this](const Tensors& inputs, std::int64_t micro_batch) { return add_experts(inputs, pass(micro_batch)); };
 }
 
+std::vector<TensorForm> TransformerLayer::hidden_alone(const Config& config) {
+  using Sizes = std::vector<std::optional<std::int64_t>>;
+  return {TensorForm{params_dtype(config), Sizes{std::nullopt, std::nullopt, config.hidden_size}}};
+}
+
 ModelPhase TransformerLayer::attention_phase(HiddenOf begin) {
   const double scores = static_cast<double>(config_.seq_length * config_.hidden_size) / attention_cost(config_);
   ModelPhase phase;
@@ -52,9 +73,13 @@ ModelPhase TransformerLayer::attention_phase(HiddenOf begin) {
   phase.backward_input = 1 + scores;  // Two products with the scores instead of one, and none for W.
   phase.backward_weight = 1 - scores;
   phase.recompute = config_.recompute_granularity != "none";
+  if (!is_moe()) {
+    phase.gives = hidden_alone(config_);
+  }
   phase.compute = [this, begin = std::move(begin)](const Tensors& inputs, PhaseState& state) -> Tensors {
-    const at::Tensor mixed = add_attention(begin(inputs, state.micro_batch), pass(state.micro_batch));
-    return is_moe() ? experts_->route(mixed, mlp_norm_->forward(mixed)) : Tensors{mixed};
+    const ForwardPass pass = this->pass(state.micro_batch);
+    const at::Tensor mixed = add_attention(begin(inputs, state.micro_batch), pass);
+    return is_moe() ? experts_->route(mixed, mlp_norm_->forward(mixed), pass.samples) : Tensors{mixed};
   };
   return phase;
 }
@@ -65,6 +90,7 @@ ModelPhase TransformerLayer::mlp_phase() {
   phase.forward = phase.backward_input = phase.backward_weight =
       3 * static_cast<double>(config_.hidden_size * config_.ffn_size()) / attention_cost(config_);
   phase.recompute = config_.recompute_granularity == "full";
+  phase.takes = phase.gives = hidden_alone(config_);
   phase.compute = [this](const Tensors& inputs, PhaseState& state) -> Tensors {
     return {add_mlp(inputs.at(0), pass(state.micro_batch))};
   };

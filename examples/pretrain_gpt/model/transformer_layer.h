@@ -36,13 +36,16 @@ class TransformerLayer : public torch::nn::Module {
   TransformerLayer(const Config& config, const ModelParallel& parallel, std::int64_t index,
                    std::shared_ptr<const Rotary> rotary);
 
-  // Of the passes from now on.
-  void set_step(std::int64_t step) { step_ = step; }
+  // Of the passes from now on; `samples` of the step count.
+  void set_step(std::int64_t step, std::int64_t samples);
 
   // Appends this layer's phases, the first of which begins with `begin`; gives how the phase after them begins. The
   // phases refer to this layer. Hidden states are [batch, sequence, hidden], under sequence parallel this rank's part
   // of the sequence.
   HiddenOf add_phases(std::vector<ModelPhase>& phases, HiddenOf begin);
+
+  // A list of hidden states alone, as phases declare it.
+  static std::vector<TensorForm> hidden_alone(const Config& config);
 
   std::int64_t index() const { return index_; }
   bool is_moe() const { return experts_ != nullptr; }
@@ -55,7 +58,7 @@ class TransformerLayer : public torch::nn::Module {
   static double attention_cost(const Config& config);
 
  private:
-  ForwardPass pass(std::int64_t micro_batch) const { return {step_, micro_batch, is_training()}; }
+  ForwardPass pass(std::int64_t micro_batch) const;
   at::Tensor add_attention(const at::Tensor& x, const ForwardPass& pass);
   at::Tensor add_mlp(const at::Tensor& x, const ForwardPass& pass);
   at::Tensor add_experts(const Tensors& inputs, const ForwardPass& pass);
@@ -66,7 +69,7 @@ class TransformerLayer : public torch::nn::Module {
   const Config config_;
   ModelParallel parallel_;
   std::int64_t index_;
-  std::int64_t step_ = 0;
+  std::int64_t step_ = 0, samples_;  // Initially all that a step has.
   Dropout dropout_;
   std::shared_ptr<RmsNorm> attention_norm_;
   std::shared_ptr<Attention> attention_;

@@ -1,8 +1,8 @@
-"""How much of a real all-to-all an overlapped pair hides, and what that makes of a whole DualPipe step.
+"""How much of a real all-to-all an overlapped pair hides, and what that makes of a whole step and of the trainer.
 
-    bench_overlap [--json] [--only pair|step] [--repeats N] [--compute-ms T] [--rate-mbit R]
+    bench_overlap [--json] [--only pair|step|layers] [--repeats N] [--compute-ms T] [--rate-mbit R]
 
-Exits with 0 where every bound is reached, 1 where one is missed, 2 where nothing was measured. See tests/bench/README.md.
+Exits with 0 where every bound is reached, 1 where one is missed, 2 where nothing was measured; tests/bench/README.md.
 """
 
 import argparse
@@ -14,16 +14,13 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import hosts  # noqa: E402
+import layers  # noqa: E402
+from launch import Failed, outputs_of  # noqa: E402
 
 PAIR_BOUNDS = {0.5: 1.03, 0.9: 1.05}  # Total over compute, by ratio of all-to-all to compute.
 EXPOSED_BOUND = 0.06                  # Of all-to-all.
 STEP_BOUND = 1.05                     # Of the simulated time.
 BUSY_MS = 1                           # Sleeps of a machine that does nothing else wake earlier than this.
-TIMEOUT_S = 600
-
-
-class Failed(Exception):
-    pass
 
 
 def run_ranks(count, what, options):
@@ -35,17 +32,22 @@ def run_ranks(count, what, options):
                   "GLOO_SOCKET_IFNAME": hosts.INTERFACE, "OMP_NUM_THREADS": "1"}
         ranks = [lan.start(rank, command, env={**shared, "RANK": str(rank)}, stdout=subprocess.PIPE,
                            stderr=subprocess.PIPE, text=True) for rank in range(count)]
-        outputs = [process.communicate(timeout=TIMEOUT_S) for process in ranks]
-        for rank, (process, (_, error)) in enumerate(zip(ranks, outputs)):
-            if process.returncode != 0:
-                raise Failed(f"rank {rank} of `{what}` ended with {process.returncode}: {error.strip()[-2000:]}")
-    return [json.loads(output) for output, _ in outputs]
+        return [json.loads(output) for output in outputs_of(ranks, what)]
 
 
-def slowest(ranks, case, kind):
-    """The median sample, each sample taken from the rank that was slowest in it."""
-    samples = [rank["cases"][case][kind]["samples_ms"] for rank in ranks]
-    return statistics.median(max(sample) for sample in zip(*samples, strict=True))
+def samples(ranks, case, kind):
+    """By sample, the figures of all ranks."""
+    return zip(*(rank["cases"][case][kind]["samples_ms"] for rank in ranks), strict=True)
+
+
+def pair_ms(ranks, case, kind):
+    """Of a pair the mean of its ranks: one that is ahead gives back what it gained at the next exchange."""
+    return statistics.median(statistics.mean(sample) for sample in samples(ranks, case, kind))
+
+
+def step_ms(ranks, case, schedule):
+    """A step ends with its last rank."""
+    return statistics.median(max(sample) for sample in samples(ranks, case, schedule))
 
 
 def overshoot_of(ranks):
@@ -73,7 +75,7 @@ def pair_report(ranks):
     for i, case in enumerate(ranks[0]["cases"]):
         report = {key: case[key] for key in ("ratio", "compute_ms", "all_to_all_ms", "exchange_ms", "bytes_each_way")}
         for kind in ("sequence", "merged"):
-            report[kind] = {**exposure(slowest(ranks, i, kind), case), "ideal": exposure(case[kind]["ideal_ms"], case),
+            report[kind] = {**exposure(pair_ms(ranks, i, kind), case), "ideal": exposure(case[kind]["ideal_ms"], case),
                             "pairs": len(case[kind]["samples_ms"]), "statistics": case[kind]["statistics"]}
         report["bounds"] = judge_pair(case, report["merged"])
         report["program"], report["last_pair"] = case["program"], case["last_pair"]
@@ -86,7 +88,7 @@ def step_report(ranks):
     for i, case in enumerate(ranks[0]["cases"]):
         report = {key: case[key] for key in ("ratio", "compute_ms", "all_to_all_ms")}
         for schedule in ("dualpipe", "1f1b"):
-            total, ideal = slowest(ranks, i, schedule), case[schedule]["ideal_ms"]
+            total, ideal = step_ms(ranks, i, schedule), case[schedule]["ideal_ms"]
             report[schedule] = {"total_ms": total, "simulated_ms": ideal, "over_simulated": total / ideal,
                                 "steps": len(case[schedule]["samples_ms"])}
         report["bounds"] = {"dualpipe over simulated": bound(report["dualpipe"]["over_simulated"], STEP_BOUND)}
@@ -104,7 +106,7 @@ def print_overshoot(overshoot):
     print(f"  sleeps overshoot by {overshoot['median_ms']:.3f} ms (median), {overshoot['p99_ms']:.3f} ms (p99), "
           f"{overshoot['max_ms']:.3f} ms (worst), on the worst rank")
     if overshoot["p99_ms"] > BUSY_MS:
-        print("  the machine was busy with something else, which counts as exposed: measure again, or under `chrt -f 20`")
+        print("  the machine was busy with something else, which counts as exposed: measure again, or by `chrt -f 20`")
     print()
 
 
@@ -133,12 +135,19 @@ def print_step(report):
     print_overshoot(report["overshoot"])
 
 
+PARTS = {"pair": (lambda options: pair_report(run_ranks(2, "pair", options)), print_pair),
+         "step": (lambda options: step_report(run_ranks(8, "step", options)), print_step),
+         "layers": (layers.measure, layers.print_report)}
+
+
 def parse_options():
     parser = argparse.ArgumentParser(prog="bench_overlap", description=__doc__.splitlines()[0])
     parser.add_argument("--program", required=True, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--only", choices=("pair", "step"), help="one of the two measurements alone")
-    parser.add_argument("--repeats", type=int, default=3, help="steps of each kind, interleaved (default 3)")
+    parser.add_argument("--trainer", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--only", choices=PARTS, help="one of the three measurements alone")
+    parser.add_argument("--repeats", type=int, default=3,
+                        help="steps, or runs of the trainer, of each kind, interleaved (default 3)")
     parser.add_argument("--compute-ms", type=float, default=20, help="of each F, I and W of a phase (default 20)")
     parser.add_argument("--rate-mbit", type=int, default=200, help="what each rank may send (default 200)")
     return parser.parse_args()
@@ -146,24 +155,22 @@ def parse_options():
 
 def main():
     options = parse_options()
-    if reason := hosts.why_not():
+    parts = [options.only] if options.only else list(PARTS)
+    if reason := hosts.why_not() or ("layers" in parts and layers.why_not(options)):
         print(f"bench_overlap: {reason}", file=sys.stderr)
         return 2
     hosts.enter()
     report = {}
-    if options.only != "step":
-        report["pair"] = pair_report(run_ranks(2, "pair", options))
+    for name in parts:
+        measure, show = PARTS[name]
+        report[name] = measure(options)
         if not options.json:
-            print_pair(report["pair"])
-    if options.only != "pair":
-        report["step"] = step_report(run_ranks(8, "step", options))
-        if not options.json:
-            print_step(report["step"])
-    bounds = [b for part in report.values() for case in part["cases"] for b in case["bounds"].values()]
-    report["reached"] = all(b["reached"] for b in bounds)
+            show(report[name])
+    bounds = [b for part in report.values() for case in part["cases"] for b in case.get("bounds", {}).values()]
+    reached = all(b["reached"] for b in bounds)
     if options.json:
-        print(json.dumps(report, indent=1))
-    return 0 if report["reached"] else 1
+        print(json.dumps({**report, **({"reached": reached} if bounds else {})}, indent=1))
+    return 0 if reached else 1
 
 
 if __name__ == "__main__":

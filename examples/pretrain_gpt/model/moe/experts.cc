@@ -35,11 +35,9 @@ at::Tensor Experts::forward(const ExpertRows& rows) {
   const std::vector<at::Tensor> parts = rows.rows.split_with_sizes(rows.counts);
   std::vector<at::Tensor> outputs;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (rows.counts[i] > 0) {
-      outputs.push_back(experts_[i]->forward(parts[i]));
-    }
+    outputs.push_back(experts_[i]->forward(parts[i]));
   }
-  return outputs.empty() ? rows.rows : at::cat(outputs);
+  return at::cat(outputs);
 }
 
 }  // namespace pretrain_gpt

@@ -35,7 +35,8 @@ class Experts : public torch::nn::Module {
  public:
   Experts(const Config& config, const ModelParallel& parallel, const std::string& name);
 
-  // As rows.rows. The weights of an expert without rows have no part in it, and get no gradient.
+  // As rows.rows. The weights of an expert without rows get zeros as their gradient: an optimizer treats them alike,
+  // wherever the expert is.
   at::Tensor forward(const ExpertRows& rows);
 
  private:

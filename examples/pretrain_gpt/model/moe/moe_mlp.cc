@@ -62,8 +62,8 @@ at::Tensor MoeMlp::forward(const at::Tensor& x) {
   return finish(run_phases(phases("moe", 1), route(x, x), /*micro_batch=*/0));
 }
 
-Tensors MoeMlp::route(const at::Tensor& residual, const at::Tensor& x) {
-  const Routing part = router_->forward(x);
+Tensors MoeMlp::route(const at::Tensor& residual, const at::Tensor& x, std::optional<std::int64_t> samples) {
+  const Routing part = router_->forward(x, samples);
   const at::Tensor tokens = entered(x);
   const Routing routing{entered(part.weights).flatten(0, 1), entered(part.experts).flatten(0, 1)};
   Tensors list{residual};

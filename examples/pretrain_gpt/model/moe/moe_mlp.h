@@ -21,6 +21,7 @@
 #include <any>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,8 +46,9 @@ class MoeMlp : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& x);
 
   // The same in phases: route() ends the phase that computes x, then come phases(), and finish() begins the phase after
-  // them. Between them travels one list of tensors, whose first is `residual`, untouched.
-  Tensors route(const at::Tensor& residual, const at::Tensor& x);
+  // them. Between them travels one list of tensors, whose first is `residual`, untouched. `samples` as
+  // Router::forward() takes them.
+  Tensors route(const at::Tensor& residual, const at::Tensor& x, std::optional<std::int64_t> samples = {});
   // counts (exchange, nothing on the way back), dispatch (exchange), experts (compute), combine (exchange); named
   // "<prefix>.<phase>". They refer to this module. Costs are relative to `unit` multiplications per token, those of the
   // layer's attention; the two big exchanges are taken to last as long as attention and experts.

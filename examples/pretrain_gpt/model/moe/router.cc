@@ -52,17 +52,23 @@ Router::Router(const Config& config, const ModelParallel& parallel, const std::s
   reset_counters();
 }
 
-Routing Router::forward(const at::Tensor& x) {
+Routing Router::forward(const at::Tensor& x, std::optional<std::int64_t> samples) {
   const at::ScalarType dtype = score_dtype(x.scalar_type());
   const at::Tensor logits = at::linear(x.to(dtype), weight_.to(dtype));
   const at::Tensor scores = logits.softmax(-1);
   const at::Tensor ranked = expert_bias_.defined() ? scores.detach() + expert_bias_ : scores.detach();
   const at::Tensor experts = std::get<1>(ranked.topk(topk_));
   const at::Tensor weights = topk_ == 1 ? scores.gather(-1, experts) : logits.gather(-1, experts).softmax(-1);
-  return {at::GradMode::is_enabled() ? balanced(weights, scores, experts) : weights, experts};
+  const std::int64_t count = samples.value_or(x.size(0));
+  if (count == 0 || !at::GradMode::is_enabled()) {
+    return {weights, experts};
+  }
+  const double share = static_cast<double>(count) / static_cast<double>(x.size(0));
+  return {balanced(weights, scores.narrow(0, 0, count), experts.narrow(0, 0, count), share), experts};
 }
 
-at::Tensor Router::balanced(const at::Tensor& weights, const at::Tensor& scores, const at::Tensor& experts) {
+at::Tensor Router::balanced(const at::Tensor& weights, const at::Tensor& scores, const at::Tensor& experts,
+                            double share) {
   if (loss_coefficient_ == 0 && !expert_bias_.defined()) {
     return weights;
   }
@@ -74,8 +80,9 @@ at::Tensor Router::balanced(const at::Tensor& weights, const at::Tensor& scores,
   }
   const std::int64_t tokens = experts.numel() / topk_ * sequence_.size();
   const at::Tensor loss = loss_coefficient_ * load_balancing_loss(scores, counts, tokens);
-  count_in_backward(weights, {counts, loss.detach() * loss_scale_});
-  return with_loss(weights, loss, loss_scale_);
+  const double scale = loss_scale_ * share;
+  count_in_backward(weights, {counts, loss.detach() * scale});
+  return with_loss(weights, loss, scale);
 }
 
 void Router::count_in_backward(const at::Tensor& weights, const Counters& micro_batch) const {

@@ -9,7 +9,8 @@
 //
 // Two ways to spread the load, both, or none:
 //   auxiliary loss  load_balancing_loss() times moe_aux_loss_coeff times the scale, per micro-batch, over the whole
-//                   sequence; only its gradient is felt, it is in no output.
+//                   sequence; only its gradient is felt, it is in no output. Of a micro-batch whose samples count in
+//                   part these alone, and their share of the scale.
 //   expert bias     `expert_bias` is added to the scores for the choice alone (Wang et al. 2024, "Auxiliary-loss-free
 //                   load balancing"); update_expert_bias() moves it.
 // A micro-batch is counted when its backward gets here: once if its forward runs twice, and never in an evaluation.
@@ -19,6 +20,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,8 +35,9 @@ class Router : public torch::nn::Module {
   Router(const Config& config, const ModelParallel& parallel, const std::string& name);
 
   // x: [batch, sequence, hidden], under sequence parallel this rank's part of the sequence, and then collective over
-  // the tensor ranks. The result's first dimensions are x's.
-  Routing forward(const at::Tensor& x);
+  // the tensor ranks. The result's first dimensions are x's. The first `samples` of the batch count, by default all;
+  // the others are routed alike, but not balanced.
+  Routing forward(const at::Tensor& x, std::optional<std::int64_t> samples = {});
 
   // What a micro-batch's auxiliary loss counts beside a loss that is a mean over the step: initially 1 over the
   // micro-batches of the step on all data-parallel ranks. Of forwards to come.
@@ -53,7 +56,8 @@ class Router : public torch::nn::Module {
  private:
   friend void update_expert_bias(const std::vector<Router*>& routers, const std::vector<LayerGroup>& groups);
 
-  at::Tensor balanced(const at::Tensor& weights, const at::Tensor& scores, const at::Tensor& experts);
+  // `weights` as they are; scores and experts are of `share` of the micro-batch.
+  at::Tensor balanced(const at::Tensor& weights, const at::Tensor& scores, const at::Tensor& experts, double share);
   void count_in_backward(const at::Tensor& weights, const Counters& micro_batch) const;
 
   LayerGroup sequence_;  // The ranks that hold the other parts of a sequence.
