@@ -49,8 +49,8 @@ ParallelGroups parallel_groups(const ProcessGroups& groups, const std::vector<st
     add(groups.of(GroupKind::kEmbeddingData), [](const std::string& name) { return name == kEmbedding; });
   }
   // The kinds of parameters that have a group each, in one order on every rank.
-  for (const ParameterLayout& kind : {ParameterLayout{}, ParameterLayout{.is_sequence_partial = true},
-                                      ParameterLayout{.is_expert = true}}) {
+  for (const ParameterLayout& kind :
+       {ParameterLayout{}, ParameterLayout{.is_sequence_partial = true}, ParameterLayout{.is_expert = true}}) {
     add(groups.gradient_group(kind), [layouts, kind](const std::string& name) {
       const ParameterLayout& layout = layouts.at(name);
       return layout.is_expert == kind.is_expert && layout.is_sequence_partial == kind.is_sequence_partial;

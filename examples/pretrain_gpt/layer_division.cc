@@ -10,14 +10,31 @@
 namespace pretrain_gpt {
 namespace {
 
-std::int64_t layer_cost(const Config& config) {
+// Multiplications per token. Of a layer with experts: those that a token meets.
+std::int64_t layer_cost(const Config& config, std::int64_t layer) {
   const std::int64_t h = config.hidden_size;
-  return 4 * h * h + 3 * h * config.ffn_size() + config.seq_length * h;
+  const std::int64_t attention = 4 * h * h + config.seq_length * h;
+  if (!config.is_moe_layer(layer)) {
+    return attention + 3 * h * config.ffn_size();
+  }
+  const std::int64_t width =
+      config.moe_router_topk * config.moe_ffn_size() + config.moe_shared_expert_intermediate_size;
+  return attention + h * config.num_experts + 3 * h * width;
+}
+
+// Stages hold contiguous layers, whose kinds take turns: on the whole they cost alike.
+std::int64_t mean_layer_cost(const Config& config) {
+  std::int64_t sum = 0;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    sum += layer_cost(config, layer);
+  }
+  return sum / config.num_layers;
 }
 
 std::vector<std::int64_t> counts_by_cost(const Config& config, int num_stages) {
   std::vector<std::int64_t> counts(num_stages, 1);
-  std::vector<std::int64_t> cost(num_stages, layer_cost(config));
+  const std::int64_t of_layer = mean_layer_cost(config);
+  std::vector<std::int64_t> cost(num_stages, of_layer);
   cost.front() += config.hidden_size;
   cost.back() += config.vocab_size * config.hidden_size;
   for (std::int64_t layer = num_stages; layer < config.num_layers; ++layer) {
@@ -28,7 +45,7 @@ std::vector<std::int64_t> counts_by_cost(const Config& config, int num_stages) {
       }
     }
     ++counts[least];
-    cost[least] += layer_cost(config);
+    cost[least] += of_layer;
   }
   return counts;
 }

@@ -141,8 +141,8 @@ void compare_copies(const pretrain_gpt::TrainContext& context, const std::string
   std::string text;
   for (const auto& [name, bits] : mine) text += fmt::format("{}={}\n", name, std::hash<std::string>{}(bits));
   std::map<std::string, std::string> seen;
-  for (const std::string& of_rank : pretrain_gpt::gather_texts(*context.store, key, context.parallel.rank(),
-                                                               context.parallel.world_size(), text)) {
+  for (const std::string& of_rank :
+       pretrain_gpt::gather_texts(*context.store, key, context.parallel.rank(), context.parallel.world_size(), text)) {
     std::istringstream lines(of_rank);
     for (std::string line; std::getline(lines, line);) {
       const std::string name = line.substr(0, line.find('='));
@@ -168,8 +168,9 @@ TrainerRank::TrainerRank(const Process& process, pretrain_gpt::Config config, co
 pretrain_gpt::ReadMicroBatch TrainerRank::reader(int step) const {
   const int data_rank = groups_->layout().data_rank(groups_->rank());
   const int data_size = static_cast<int>(config_.data_parallel_size);
-  pretrain_gpt::ReadMicroBatch read = pretrain_gpt::read_by(
-      [this, step, data_rank, data_size](int k) { return random_micro_batch(config_, step, k * data_size + data_rank); });
+  pretrain_gpt::ReadMicroBatch read = pretrain_gpt::read_by([this, step, data_rank, data_size](int k) {
+    return random_micro_batch(config_, step, k * data_size + data_rank);
+  });
   read.tokens = [this, tokens = read.tokens](int k) {
     const bool upper_half = config_.pipeline_schedule == "dualpipe" && k >= config_.num_microbatches() / 2;
     require(context_->rank == (upper_half ? context_->world_size - 1 : 0),

@@ -1,7 +1,7 @@
 // tests/libtorch_host/trainer_case.h
 //
-// What the tests of the trainer's gradients share: random micro-batches, the same model whole in one process under plain
-// autograd, a schedule by name, and the comparison of a rank's parts with the whole.
+// What the tests of the trainer's gradients share: random micro-batches, the same model whole in one process under
+// plain autograd, a schedule by name, and the comparison of a rank's parts with the whole.
 #pragma once
 
 #include <map>
@@ -19,7 +19,8 @@ namespace dualpipe {
 // 8 layers of 16 in float64; 16 micro-batches of 2 samples.
 pretrain_gpt::Config small_config(const std::string& schedule);
 
-// Micro-batch `index` of all of a step's, over all data-parallel ranks. Random tokens; every fifth label does not count.
+// Micro-batch `index` of all of a step's, over all data-parallel ranks. Random tokens; every fifth label does not
+// count.
 pretrain_gpt::MicroBatch random_micro_batch(const pretrain_gpt::Config& config, int step, int index);
 
 // One step of the whole model. `config` as it is for one process; micro-batches of the step in turn.
@@ -32,8 +33,8 @@ WholeStep run_whole_step(pretrain_gpt::Config config);
 
 void require(bool holds, const std::string& what);
 
-// Each parameter's gradient is that of the whole one's elements that have the same initial values: nothing is known here
-// of how a parameter is divided. Norm-wise within 1e-10.
+// Each parameter's gradient is that of the whole one's elements that have the same initial values: nothing is known
+// here of how a parameter is divided. Norm-wise within 1e-10.
 void compare_gradients(const std::vector<pretrain_gpt::GptChunk*>& chunks, const pretrain_gpt::GptChunk& whole);
 
 // Every (name, part) means the same bits on every rank that has it.

@@ -82,5 +82,21 @@ TEST(FieldReport83, RefusesFewerLayersThanStages) {
       "[num_layers] must be at least the number of stages = 4, got 3: 1 stages would hold no layer; for example 4");
 }
 
+// The head costs as much as a dense layer and a half, but less than half of one with experts.
+TEST(LayerDivision, CountsTheExpertsThatATokenMeets) {
+  Config config;
+  config.num_layers = 6;
+  config.hidden_size = 16;
+  config.ffn_hidden_size = 32;
+  config.seq_length = 16;
+  config.vocab_size = 256;
+  const auto last = [&config] { return divide_layers(config, 2).back().num_layers; };
+  EXPECT_EQ(last(), 2);
+  config.num_experts = 64;
+  config.moe_router_topk = 8;
+  config.moe_ffn_hidden_size = 32;
+  EXPECT_EQ(last(), 3);
+}
+
 }  // namespace
 }  // namespace pretrain_gpt

@@ -223,7 +223,7 @@ TEST(FieldReport35, MemoryDoesNotGrow) {
               }
             },
             {.bound = std::chrono::minutes(4)});  // Large blocks are slow under a sanitizer.
-  EXPECT_GT(after_five, std::size_t{64} << 20);  // Inputs and labels at least: the measure sees tensors.
+  EXPECT_GT(after_five, std::size_t{64} << 20);   // Inputs and labels at least: the measure sees tensors.
   EXPECT_LT(static_cast<double>(after_all), 1.01 * static_cast<double>(after_five));
 }
 

@@ -20,8 +20,8 @@ ParallelSizes parallel_sizes(const Config& resolved, bool mirrored) {
 }
 
 const std::vector<GroupKind>& group_kinds() {
-  static const std::vector<GroupKind> kinds{GroupKind::kTensor,    GroupKind::kPipeline,     GroupKind::kData,
-                                            GroupKind::kExpert,    GroupKind::kExpertTensor, GroupKind::kExpertData,
+  static const std::vector<GroupKind> kinds{GroupKind::kTensor,     GroupKind::kPipeline,     GroupKind::kData,
+                                            GroupKind::kExpert,     GroupKind::kExpertTensor, GroupKind::kExpertData,
                                             GroupKind::kTensorData, GroupKind::kEmbeddingData};
   return kinds;
 }

@@ -30,14 +30,14 @@ struct ParallelSizes {
 ParallelSizes parallel_sizes(const Config& resolved, bool mirrored);
 
 enum class GroupKind {
-  kTensor,        // Parts of the same dense matrices.
-  kPipeline,      // Stages of one pipeline.
-  kData,          // Copies of the same dense parameters, mirrors included.
-  kExpert,        // Different experts of the same layers.
-  kExpertTensor,  // Parts of the same experts' matrices.
-  kExpertData,    // Copies of the same experts, mirrors included.
-  kTensorData,    // kTensor x kData: all that hold a dense parameter that is not divided, mirrors included.
-  kEmbeddingData, // kData of the pipeline's first and last rank together: copies of a tied embedding. Others: alone.
+  kTensor,         // Parts of the same dense matrices.
+  kPipeline,       // Stages of one pipeline.
+  kData,           // Copies of the same dense parameters, mirrors included.
+  kExpert,         // Different experts of the same layers.
+  kExpertTensor,   // Parts of the same experts' matrices.
+  kExpertData,     // Copies of the same experts, mirrors included.
+  kTensorData,     // kTensor x kData: all that hold a dense parameter that is not divided, mirrors included.
+  kEmbeddingData,  // kData of the pipeline's first and last rank together: copies of a tied embedding. Others: alone.
 };
 
 // In the order in which groups are made.

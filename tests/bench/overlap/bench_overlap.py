@@ -149,7 +149,8 @@ def parse_options():
     parser.add_argument("--repeats", type=int, default=3,
                         help="steps, or runs of the trainer, of each kind, interleaved (default 3)")
     parser.add_argument("--compute-ms", type=float, default=20, help="of each F, I and W of a phase (default 20)")
-    parser.add_argument("--rate-mbit", type=int, default=200, help="what each rank may send (default 200)")
+    parser.add_argument("--rate-mbit", type=int, default=200,
+                        help="what each rank may send (default 200; real layers: twice that)")
     return parser.parse_args()
 
 

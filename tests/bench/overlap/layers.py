@@ -18,20 +18,21 @@ RANKS = 4
 ITERATIONS = 12
 WARM_UP = 2  # Iterations that are left out.
 LAYERS, EXCHANGES = 2, 4  # Of a stage; of a layer in forward and backward together.
-SIZES = {"hidden_size": 256, "moe_ffn_hidden_size": 128, "seq_length": 128, "micro_batch_size": 2,
-         "global_batch_size": 64}
+SIZES = {"hidden_size": 256, "moe_ffn_hidden_size": 128, "seq_length": 256, "micro_batch_size": 1,
+         "global_batch_size": 32}
 SETTINGS = {**SIZES, "train_iters": ITERATIONS, "lr_warmup_iters": 1, "log_interval": ITERATIONS, "eval_interval": 0,
             "timeout_s": 120}
+RATE = 2  # Over what --rate-mbit says: the trainer's exchanges have one group, which uses half of a link at a time.
 KINDS = {"sequence": "false", "merged": "true"}  # overlap_moe_expert_parallel_comm
 NOTE = "last step, on this rank: "
 
 
 def all_to_all_ms(rate_mbit):
-    """What a rank's link needs per step for what goes to the other expert-parallel rank, if tokens spread evenly."""
+    """What a step's exchanges between experts need, if tokens spread evenly and directions follow one another."""
     micro_batches = SIZES["global_batch_size"] // (SIZES["micro_batch_size"] * 2)
     # Each token has two experts; one of the two is here.
     bytes_each = SIZES["micro_batch_size"] * SIZES["seq_length"] * SIZES["hidden_size"] * 4
-    return micro_batches * LAYERS * EXCHANGES * bytes_each * 8 / (rate_mbit * 1e3)
+    return 2 * micro_batches * LAYERS * EXCHANGES * bytes_each * 8 / (rate_mbit * 1e3)
 
 
 def why_not(options):
@@ -104,7 +105,8 @@ def measure(options):
     with tempfile.TemporaryDirectory(dir="/run") as name:
         folder = pathlib.Path(name)
         prepare_data(options.trainer, folder)
-        return {"sizes": SIZES, "cases": [measure_links(options, folder, rate) for rate in (options.rate_mbit, None)]}
+        rates = (RATE * options.rate_mbit, None)
+        return {"sizes": SIZES, "cases": [measure_links(options, folder, rate) for rate in rates]}
 
 
 def print_report(report):
