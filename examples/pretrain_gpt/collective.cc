@@ -1,15 +1,20 @@
 #include "examples/pretrain_gpt/collective.h"
 
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
 namespace pretrain_gpt {
 
-at::Tensor PendingSum::wait() {
-  if (!work->wait()) {
-    throw std::runtime_error("a sum over ranks was aborted");
+void wait_for(c10d::Work& work, const char* what) {
+  if (!work.wait()) {
+    throw std::runtime_error(std::string(what) + " was aborted");
   }
+}
+
+at::Tensor PendingSum::wait() {
+  wait_for(*work, "a sum over ranks");
   return tensor;
 }
 

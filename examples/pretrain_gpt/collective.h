@@ -1,11 +1,15 @@
 // examples/pretrain_gpt/collective.h
 //
-// Sums over the ranks of a group, of gradients, losses and norms. A failed or aborted one throws.
+// Waiting for what ranks do together, and sums over the ranks of a group: of gradients, losses, norms and counts.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 namespace pretrain_gpt {
+
+// Throws what the work failed with, or "<what> was aborted": an aborted work counts as done, and says so by returning
+// false alone.
+void wait_for(c10d::Work& work, const char* what);
 
 // Keeps its tensor alive until wait() returns it.
 struct PendingSum {

@@ -7,10 +7,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "examples/pretrain_gpt/collective.h"
 #include "examples/pretrain_gpt/error.h"
 
 namespace pretrain_gpt {
@@ -101,9 +101,7 @@ void scatter_into(const std::vector<at::Tensor>& tensors, const at::Tensor& row)
 at::Tensor gather_row(c10d::ProcessGroup& group, const at::Tensor& mine) {
   at::Tensor row = at::empty({mine.numel() * group.getSize()}, mine.options());
   at::Tensor to = row.view(at::kByte), from = mine.view(at::kByte);
-  if (!group.all_gather_single(to, from)->wait()) {
-    throw std::runtime_error("the gathering of new parameters was aborted");
-  }
+  wait_for(*group.all_gather_single(to, from), "the gathering of new parameters");
   return row;
 }
 

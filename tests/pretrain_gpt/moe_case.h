@@ -96,7 +96,7 @@ inline const Division kEtp1{"Etp1", 2, 1, 1, 2, true};
 inline const Division kEtp1Ep2{"Etp1Ep2", 2, 1, 2, 2, true};
 inline const Division kEtp1Ep4{"Etp1Ep4", 2, 1, 4, 4, true};
 
-inline std::string name_of(const testing::TestParamInfo<MoeCase>& info) {
+inline std::string case_name(const testing::TestParamInfo<MoeCase>& info) {
   const MoeCase& test = info.param;
   const char* const choices[] = {"", "SomeGetNone", "OneGetsAll", "LastHalfGetsNone"};
   return test.division.name + choices[static_cast<std::size_t>(test.choices)] + "Top" + std::to_string(test.topk) +

@@ -129,7 +129,7 @@ std::vector<MoeCase> moe_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Divisions, MoeTest, testing::ValuesIn(moe_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Divisions, MoeTest, testing::ValuesIn(moe_cases()), case_name);
 
 class Arrived : public PendingTensors {
  public:

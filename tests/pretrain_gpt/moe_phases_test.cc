@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(Divisions, MoePhasesTest,
                          testing::Values(MoeCase{kAlone}, MoeCase{kEp2}, MoeCase{kEp4, Choices::kLastHalfGetsNone},
                                          MoeCase{kEp2, Choices::kOneGetsAll, 1, 0}, MoeCase{kTp2Ep2},
                                          MoeCase{kTp2SequenceEp2}, MoeCase{kEtp1Ep4}),
-                         name_of);
+                         case_name);
 
 TEST(MoePhases, AreNamedAndOnlyTheCountsHaveNoWayBack) {
   const auto moe = make_moe({kAlone});

@@ -7,21 +7,19 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
-#include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <map>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "examples/pretrain_gpt/config.h"
 #include "examples/pretrain_gpt/distributed.h"
 #include "examples/pretrain_gpt/parallel/model_parallel.h"
+#include "tests/pretrain_gpt/rank_threads.h"
 
 namespace pretrain_gpt {
 
@@ -173,29 +171,9 @@ struct TestRank {
 
 // Calls body once per rank; rethrows the first exception by rank.
 inline void run_test_ranks(int world_size, const std::function<void(const TestRank&)>& body) {
-  const auto store = c10::make_intrusive<c10d::HashStore>();
-  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(world_size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world_size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        Environment environment;
-        environment.rank = rank;
-        environment.world_size = environment.local_world_size = world_size;
-        body({rank, world_size, GroupMaker(store, environment, std::chrono::seconds(30))});
-      } catch (...) {
-        errors[static_cast<std::size_t>(rank)] = std::current_exception();
-      }
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  for (const std::exception_ptr& error : errors) {
-    if (error) {
-      std::rethrow_exception(error);
-    }
-  }
+  run_threads(world_size, [&](const Environment& environment, const c10::intrusive_ptr<c10d::Store>& store) {
+    body({environment.rank, world_size, GroupMaker(store, environment, std::chrono::seconds(30))});
+  });
 }
 
 }  // namespace pretrain_gpt

@@ -6,9 +6,9 @@
 
 #include <algorithm>
 #include <numeric>
-#include <stdexcept>
 #include <utility>
 
+#include "examples/pretrain_gpt/collective.h"
 #include "examples/pretrain_gpt/error.h"
 
 namespace pretrain_gpt {
@@ -62,9 +62,8 @@ class PendingRows : public PendingTensors {
       : sent_(std::move(sent)), received_(std::move(received)), work_(std::move(work)), requires_grad_(requires_grad) {}
 
   Tensors wait() override {
-    // An aborted work counts as done and says so by returning false alone.
-    if (work_ && !work_->wait()) {
-      throw std::runtime_error("an all-to-all was aborted");
+    if (work_) {
+      wait_for(*work_, "an all-to-all");
     }
     work_.reset();
     sent_.reset();

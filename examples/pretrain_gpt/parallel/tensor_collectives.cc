@@ -5,9 +5,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <numeric>
-#include <stdexcept>
 #include <vector>
 
+#include "examples/pretrain_gpt/collective.h"
 #include "examples/pretrain_gpt/error.h"
 
 namespace pretrain_gpt {
@@ -15,12 +15,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// An aborted work counts as done and says so by returning false alone.
-void wait_for(const c10::intrusive_ptr<c10d::Work>& work) {
-  if (!work->wait()) {
-    throw std::runtime_error("a collective between tensor ranks was aborted");
-  }
-}
+constexpr const char* kWhat = "a collective between tensor ranks";
 
 // Gloo has not always summed bfloat16, and float32 rounds once.
 at::ScalarType sum_dtype(const at::Tensor& x) {
@@ -36,7 +31,7 @@ at::Tensor all_reduce(const at::Tensor& x, const LayerGroup& group, c10d::Reduce
   Tensors tensors{owned(x, sum_dtype(x))};
   c10d::AllreduceOptions options;
   options.reduceOp = operation;
-  wait_for(group.group->allreduce(tensors, options));
+  wait_for(*group.group->allreduce(tensors, options), kWhat);
   return tensors[0].to(x.scalar_type());
 }
 
@@ -62,7 +57,7 @@ at::Tensor join(const at::Tensor& x, const LayerGroup& group) {
   for (int rank = 0; rank < group.size(); ++rank) {
     all[0].push_back(at::empty_like(mine[0]));
   }
-  wait_for(group.group->allgather(all, mine));
+  wait_for(*group.group->allgather(all, mine), kWhat);
   return at::cat(all[0], 1);
 }
 
@@ -78,7 +73,7 @@ at::Tensor sum_and_split(const at::Tensor& x, const LayerGroup& group) {
     parts[0].push_back(owned(x.narrow(1, rank * length, length), sum_dtype(x)));
   }
   Tensors mine{at::empty_like(parts[0][0])};
-  wait_for(group.group->reduce_scatter(mine, parts));
+  wait_for(*group.group->reduce_scatter(mine, parts), kWhat);
   return mine[0].to(x.scalar_type());
 }
 

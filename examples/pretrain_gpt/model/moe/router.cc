@@ -3,9 +3,9 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
-#include <stdexcept>
 #include <tuple>
 
+#include "examples/pretrain_gpt/collective.h"
 #include "examples/pretrain_gpt/error.h"
 #include "examples/pretrain_gpt/model/initial_weights.h"
 #include "examples/pretrain_gpt/model/moe/auxiliary_loss.h"
@@ -14,17 +14,6 @@ namespace pretrain_gpt {
 namespace {
 
 at::ScalarType score_dtype(at::ScalarType dtype) { return dtype == at::kDouble ? at::kDouble : at::kFloat; }
-
-void sum_over(const LayerGroup& group, const at::Tensor& counts) {
-  if (group.size() == 1) {
-    return;
-  }
-  std::vector<at::Tensor> tensors{counts};
-  // An aborted work counts as done and says so by returning false alone.
-  if (!group.group->allreduce(tensors)->wait()) {
-    throw std::runtime_error("a sum of token counts was aborted");
-  }
-}
 
 void validate(const Config& config, const std::string& name) {
   if (config.moe_router_topk < 1 || config.moe_router_topk > config.num_experts) {
@@ -73,7 +62,7 @@ at::Tensor Router::balanced(const at::Tensor& weights, const at::Tensor& scores,
     return weights;
   }
   const at::Tensor counts = count_choices(experts, num_experts_);
-  sum_over(sequence_, counts);
+  sum_over(sequence_.group, counts);
   if (loss_coefficient_ == 0) {
     count_in_backward(weights, {counts, at::zeros_like(counters_->auxiliary_loss)});
     return weights;
@@ -109,7 +98,7 @@ void update_expert_bias(const std::vector<Router*>& routers, const std::vector<L
   }
   const at::Tensor load = at::stack(loads);
   for (const LayerGroup& group : groups) {
-    sum_over(group, load);
+    sum_over(group.group, load);
   }
   const at::Tensor below_mean = (load.sum(1, true) - load * load.size(1)).sign();
   for (std::size_t i = 0; i < routers.size(); ++i) {
