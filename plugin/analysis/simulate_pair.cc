@@ -7,10 +7,18 @@
 
 namespace dualpipe {
 
-PairTimeline simulate(const PairProgram& program, const MergeOptions& options) {
+namespace {
+
+void require_valid(const PairProgram& program) {
   if (const std::string fault = why_invalid(program); !fault.empty()) {
     throw ScheduleError("pair", "a program of merge() or in_sequence() is needed, got one that cannot run: " + fault);
   }
+}
+
+}  // namespace
+
+PairTimeline simulate(const PairProgram& program, const MergeOptions& options) {
+  require_valid(program);
   PairTimeline timeline;
   PairClock clock(program, options);
   for (const PairStep& step : program.steps) {
@@ -26,6 +34,11 @@ PairTimeline simulate(const PairProgram& program, const MergeOptions& options) {
                    [](const PairSpan& a, const PairSpan& b) { return a.start < b.start; });
   timeline.makespan = clock.now();
   return timeline;
+}
+
+double makespan_in_a_row(const PairProgram& program, const MergeOptions& options) {
+  require_valid(program);
+  return period(program, options);
 }
 
 }  // namespace dualpipe

@@ -30,4 +30,8 @@ struct PairTimeline {
 // run (why_invalid()).
 PairTimeline simulate(const PairProgram& program, const MergeOptions& options = {});
 
+// What each pair takes in a row of equal ones, whose closing_of() stands behind the opening_of() of the next. Throws as
+// simulate() does.
+double makespan_in_a_row(const PairProgram& program, const MergeOptions& options = {});
+
 }  // namespace dualpipe

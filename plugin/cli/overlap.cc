@@ -28,6 +28,7 @@ struct Overlap {
   PairProgram merged;
   PairTimeline timeline;
   PairTimeline sequence;
+  double in_a_row = 0;  // Of each pair among equal ones.
   StageCost cost;
 };
 
@@ -36,6 +37,7 @@ Overlap make_overlap(const Phases& phases, const MergeOptions& options) {
   overlap.merged = merge(phases, phases, options);
   overlap.timeline = simulate(overlap.merged, options);
   overlap.sequence = simulate(in_sequence(phases, phases), options);
+  overlap.in_a_row = makespan_in_a_row(overlap.merged, options);
   overlap.cost = stage_cost(phases, options);
   return overlap;
 }
@@ -81,7 +83,8 @@ void write_text(std::ostream& out, const Overlap& overlap) {
   out << head(program) << program << "\n"
       << line("compute", number(overlap.timeline.compute)) << line("all-to-all", number(overlap.timeline.communication))
       << line("exposed", describe_exposed(overlap.timeline)) << line("sequence", number(overlap.sequence.makespan))
-      << line("merged", describe_merged(overlap)) << line("for plan", "--cost " + cost_option(overlap.cost));
+      << line("merged", describe_merged(overlap)) << line("in a row", number(overlap.in_a_row))
+      << line("for plan", "--cost " + cost_option(overlap.cost));
 }
 
 nlohmann::ordered_json to_json(const PairProgram& program, const PairSpan& span) {
@@ -106,6 +109,7 @@ void write_json(std::ostream& out, const Overlap& overlap) {
   json["exposed"] = exposed_of(overlap.timeline);
   json["sequence"] = overlap.sequence.makespan;
   json["merged"] = overlap.timeline.makespan;
+  json["in_a_row"] = overlap.in_a_row;
   json["cost"] = cost_option(overlap.cost);
   out << json.dump(2) << "\n";
 }
@@ -139,7 +143,8 @@ void add_overlap(CLI::App& app, int& status) {
   command->footer(
       "The forward of one micro-batch and the backward of another through equal chunks, in the order that training\n"
       "takes. Beside each compute stand the communications that are under way or queued; exposed is what the pair\n"
-      "takes beyond its computes.");
+      "takes beyond its computes. In a row of pairs the W behind the last send run behind the first exchange of the\n"
+      "next pair, where a rank has the gradients that it begins with.");
   command->callback([options, &status] { status = run_overlap(*options); });
 }
 

@@ -62,6 +62,7 @@ StepOutputs Executor::run(const Row& row, StepInputs inputs) {
   mailbox_->set_training(step_.training);
   at::AutoGradMode grad_mode(step_.training);
   for (const Action& action : row) run_action(action);
+  close_pair_alone();
   check(mailbox_->idle() && live_.empty() == store_.empty() && outbox_.empty() && handover_.empty() &&
             handover_back_.empty(),
         "a step leaves no message and no activation behind");
@@ -78,6 +79,8 @@ void Executor::run_deferred(const Row& row) {
 }
 
 void Executor::run_action(const Action& action) {
+  const bool moves = is_send(action.op.kind) || is_recv(action.op.kind) || is_wait_send(action.op.kind);
+  if (!moves && !starts_at_once(action)) close_pair_alone();
   current_ = action;
   has_current_ = true;
   if (!is_compute(action.op.kind)) return run_op(action.op);
@@ -85,7 +88,7 @@ void Executor::run_action(const Action& action) {
   if (guard.isActive()) guard.before("dualpipe::" + to_string(action));
   started_ = -1;
   run_compute(action);
-  recorder_.statistics.spans.push_back({action, started_, recorder_.seconds()});
+  recorder_.add(Span{action, started_, recorder_.seconds()});
 }
 
 void Executor::run_compute(const Action& action) {
@@ -103,6 +106,10 @@ void Executor::run_compute(const Action& action) {
 }
 
 void Executor::run_op(const Op& op) {
+  if (waits_for_closing(op)) {
+    if (is_send(op.kind)) return open_pair_->owed.push_back(op);
+    close_pair_alone();
+  }
   if (is_recv(op.kind)) return mailbox_->post(op);
   if (is_wait_send(op.kind)) return mailbox_->settle(op);
   if (is_send(op.kind)) {

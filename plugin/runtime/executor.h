@@ -2,6 +2,10 @@
 //
 // Interprets one rank's row of a Program: nothing here decides when a message moves or which micro-batch comes next.
 //
+// A pair by phases is closed right behind it, or, where the next pair can begin an exchange without waiting for a
+// message, behind the start of that exchange (plugin/runtime/overlap.h): the same computes in the same order, and what
+// the row sends between the two leaves with the closing.
+//
 // Between actions a micro-batch lives as its stage's graph (plugin/runtime/stage_graph.h); outputs themselves are freed
 // once sent. Everything lives in members, so an exception in a module leaves messages under way intact.
 #pragma once
@@ -9,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -57,6 +62,8 @@ class Executor {
   const std::set<int>& reduced() const { return reduced_; }
   const StepStatistics& statistics() const { return recorder_.statistics; }
   const OverlapPlan& overlap() const { return overlap_; }
+  // Into the statistics from the next step on.
+  void sample_memory_by(std::function<std::int64_t()> live_bytes) { recorder_.live_bytes = std::move(live_bytes); }
   // What was running last, "3B2"; for a failure's record.
   std::string current_action() const;
 
@@ -68,11 +75,21 @@ class Executor {
     bool sent = false;
   };
   class Pair;
+  // A pair by phases whose closing has not run yet.
+  struct OpenPair {
+    std::shared_ptr<Pair> pair;
+    const PairProgram* program;
+    std::vector<Op> owed;  // Sends of the row that wait for it.
+  };
 
   void run_action(const Action& action);
   void run_op(const Op& op);
   void run_compute(const Action& action);
   void run_pair(const Action& action);
+  bool starts_at_once(const Action& action) const;
+  bool waits_for_closing(const Op& op) const;
+  void close_pair();
+  void close_pair_alone();
   void run_in_sequence(const Action& action, const std::string& reason);
   void forward(const Op& op);
   void backward(const Op& op);
@@ -114,6 +131,7 @@ class Executor {
   std::map<Key, TensorList> handover_back_;  // Output gradients of a stage whose next stage is on this rank.
   std::map<Op, Outgoing> outbox_;
   std::set<int> reduced_;
+  std::optional<OpenPair> open_pair_;
 
   Action current_{};
   bool has_current_ = false;

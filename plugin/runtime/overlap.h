@@ -26,16 +26,21 @@ class PairIo {
   virtual StageGraph& graph1() = 0;
   virtual TensorList gradients1() = 0;
 
-  // The forward's results, which go to the next stage now. Called once, before send_gradients: both may leave over the
-  // same link, whose receiver expects the forward's first.
+  // The forward's results, which go to the next stage now. Called once.
   virtual void send_outputs(StageOutputs outputs0) = 0;
-  // The gradients of the backward's inputs, which go to the previous stage now.
+  // The gradients of the backward's inputs, which go to the previous stage: on this rank now, to another one behind the
+  // outputs, since both may leave over one link, whose receiver expects the outputs first. Called once.
   virtual void send_gradients(TensorList input_grads1) = 0;
+
+  // The closing of the pair before, where it was put off. Called once, behind the opening.
+  virtual void close_previous() = 0;
 };
 
 // By a model's own overlapped_forward_backward. Both graphs are WholeGraphs.
 void run_by_hook(PairIo& pair, const OverlapHook& hook);
-// By a merged program. Both graphs are PhasedGraphs.
+// By a merged program, but for its closing. Both graphs are PhasedGraphs.
 void run_by_phases(PairIo& pair, const PairProgram& program);
+// Its closing, which may run behind the opening of the pair that comes next.
+void close_by_phases(PairIo& pair, const PairProgram& program);
 
 }  // namespace dualpipe

@@ -24,6 +24,12 @@ struct PhaseSpan {
   double start = 0;   // Of an exchange: when it was posted.
   double end = 0;     // Of an exchange: when its result had been awaited.
   double waited = 0;  // Of an exchange: how much of that the rank did nothing but wait.
+  std::string name;   // "3F5 0.attention", as profilers see it; "3B5 ..." where a B computes both gradients at once.
+};
+
+struct MemoryPoint {
+  double seconds = 0;  // Since the step began.
+  std::int64_t bytes = 0;
 };
 
 // A bucket of gradients whose sum over replicas was started.
@@ -33,6 +39,7 @@ struct ReductionStart {
 };
 
 struct StepStatistics {
+  double began = 0;          // Unix time in seconds: ranks of one machine share a clock.
   std::vector<Span> spans;   // Compute actions in the order in which they ran; seconds since the step began. A row of a
                              // Timeline.
   int peak_activations = 0;  // Most (stage, micro-batch) live at once, by the simulator's definition.
@@ -47,6 +54,9 @@ struct StepStatistics {
   int recomputed_phases = 0;         // How often a phase was computed again in backward.
   double exchange_seconds = 0;       // From posting an exchange to having awaited it; their sum, overlaps included.
   double exchange_wait_seconds = 0;  // Of that, how long the rank did nothing but wait: exposed communication.
+
+  // What PipelineOptions::live_bytes said at the step's begin and at the end of every compute action; empty without it.
+  std::vector<MemoryPoint> memory;
 
   std::vector<ReductionStart> reductions;  // In the order of starting; empty without ParallelGroups::gradients.
 

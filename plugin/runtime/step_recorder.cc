@@ -1,23 +1,36 @@
 #include "plugin/runtime/step_recorder.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace dualpipe {
 
 void StepRecorder::begin() {
   statistics = {};
   began_ = std::chrono::steady_clock::now();
+  statistics.began = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  sample_memory(0);
 }
 
 double StepRecorder::seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
 }
 
-void StepRecorder::add(const PhaseSpan& span) {
-  statistics.phases.push_back(span);
-  if (!span.communication) return;
-  statistics.exchange_seconds += span.end - span.start;
-  statistics.exchange_wait_seconds += span.waited;
+void StepRecorder::add(const Span& span) {
+  statistics.spans.push_back(span);
+  sample_memory(span.end);
+}
+
+void StepRecorder::add(PhaseSpan span) {
+  if (span.communication) {
+    statistics.exchange_seconds += span.end - span.start;
+    statistics.exchange_wait_seconds += span.waited;
+  }
+  statistics.phases.push_back(std::move(span));
+}
+
+void StepRecorder::sample_memory(double seconds) {
+  if (live_bytes) statistics.memory.push_back({seconds, live_bytes()});
 }
 
 void StepRecorder::saw_pending_bytes(std::size_t bytes) {

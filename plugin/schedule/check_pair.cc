@@ -156,9 +156,6 @@ class PairCheck {
   }
 
   std::string find_unmet_gradients() const {
-    if (!sent_outputs_) {
-      return "the outputs";
-    }
     if (const std::optional<Part> last = last_of_backward(0)) {
       return find_unmet_result(*last);
     }

@@ -1,6 +1,7 @@
 #include "plugin/schedule/merge.h"
 
 #include <cmath>
+#include <optional>
 #include <sstream>
 
 #include "plugin/schedule/balanced_order.h"
@@ -102,14 +103,14 @@ PairProgram merge(const Phases& forward, const Phases& backward, const MergeOpti
                         "slowdown must be a finite number of at least 1 (1: none), got " + text(options.slowdown));
   }
   const PairChains chains = make_chains(forward, backward);
-  PairProgram balanced = write_pair(forward, backward, balanced_order(chains));
-  if (const std::optional<PairOrder> order = faster_order(chains, makespan(balanced, {}))) {
+  PairProgram program = write_pair(forward, backward, balanced_order(chains));
+  if (const std::optional<PairOrder> order = faster_order(chains, makespan(program, {}))) {
     PairProgram faster = write_pair(forward, backward, *order);
-    if (makespan(faster, options) < makespan(balanced, options) * (1 - kGain)) {
-      return faster;
+    if (makespan(faster, options) < makespan(program, options) * (1 - kGain)) {
+      program = std::move(faster);
     }
   }
-  return balanced;
+  return program;
 }
 
 PairProgram in_sequence(const Phases& forward, const Phases& backward) {

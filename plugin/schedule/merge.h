@@ -9,10 +9,10 @@
 // needs and awaited right before the first step that needs it; communications of one rank run one after another, in
 // the order of posting. Of two in a row (an exchange of split sizes, then the dispatch that needs them on the host) the
 // second is posted right behind the wait for the first, at a boundary between two computes. The outputs are sent right
-// behind the last F, the input gradients right behind the last I, before any W that is left; the outputs always first,
-// since both may leave over one link. Where the last F or I is a communication that has not arrived yet, sending waits
-// for a later boundary rather than computes for sending. The order is fixed by the phases alone, costs included, so
-// expert-parallel peers that give the same phases post the same exchanges in the same order.
+// behind the last F, the input gradients right behind the last I, before any W that is left. Where the last F or I is a
+// communication that has not arrived yet, sending waits for a later boundary rather than computes for sending. The
+// order is fixed by the phases alone, costs included, so expert-parallel peers that give the same phases post the same
+// exchanges in the same order.
 //
 // Which compute comes next: each W right behind its I, and of the two chains the one that is less advanced by compute
 // cost, the forward at a tie. For equal phases that is the order that DeepSeek-V3 published: MLP(I) MLP(W) MLP(F)
@@ -24,6 +24,7 @@
 // always makes headway.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,7 @@ enum class PairStepKind {
   kTakeInputs,     // Await the forward's inputs.
   kTakeGradients,  // Await the gradients of the backward's outputs.
   kSendOutputs,    // The forward's outputs leave.
-  kSendGradients,  // The backward's input gradients leave.
+  kSendGradients,  // The backward's input gradients leave; over a link behind the outputs, wherever this stands.
 };
 
 struct PairStep {
@@ -69,6 +70,14 @@ PairProgram merge(const Phases& forward, const Phases& backward, const MergeOpti
 // All of F, then all of B (each W right behind its I), every communication awaited where it is posted: what a pair
 // costs that overlaps nothing. Throws as merge() does.
 PairProgram in_sequence(const Phases& forward, const Phases& backward);
+
+// The steps at the beginning that take no time and need nothing of the forward: the backward's gradients are taken and
+// its first exchange is posted. Empty where the program begins with anything else.
+std::span<const PairStep> opening_of(const PairProgram& program);
+// The steps behind the last exchange and the sending of the gradients: what is left of W and of the forward, and the
+// sending of the outputs. In a row of pairs they may stand behind the next pair's opening, which they hide
+// (plugin/runtime/overlap.h).
+std::span<const PairStep> closing_of(const PairProgram& program);
 
 // The parts of both sides, each once, none before what it needs, every post awaited: what is wrong, or "".
 std::string why_invalid(const PairProgram& program);

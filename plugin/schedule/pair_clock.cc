@@ -3,6 +3,11 @@
 #include <algorithm>
 
 namespace dualpipe {
+namespace {
+
+constexpr int kPairsToSettle = 8;
+
+}  // namespace
 
 PairClock::PairClock(const PairProgram& program, const MergeOptions& options)
     : program_(program),
@@ -60,6 +65,30 @@ double makespan(const PairProgram& program, const MergeOptions& options) {
     clock.advance(step);
   }
   return clock.now();
+}
+
+double period(const PairProgram& program, const MergeOptions& options) {
+  const std::span<const PairStep> opening = opening_of(program);
+  const std::span<const PairStep> closing = closing_of(program);
+  const std::size_t rest = program.steps.size() - opening.size() - closing.size();
+  PairClock clock(program, options);
+  const auto run = [&](std::span<const PairStep> steps) {
+    for (const PairStep& step : steps) {
+      clock.advance(step);
+    }
+  };
+  double settled = 0;
+  for (int pair = 0; pair < 2 * kPairsToSettle; ++pair) {
+    if (pair == kPairsToSettle) {
+      settled = clock.now();
+    }
+    run(opening);
+    if (pair > 0) {
+      run(closing);
+    }
+    run(std::span(program.steps).subspan(opening.size(), rest));
+  }
+  return (clock.now() - settled) / kPairsToSettle;
 }
 
 }  // namespace dualpipe

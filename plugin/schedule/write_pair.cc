@@ -55,7 +55,6 @@ class PairWriter {
     }
   }
 
-  // Both may leave over one link, on which the receiver expects the outputs first.
   void send_what_is_due(bool at_end) {
     if (!sent_outputs_ && is_due(PhasePart::kForward, at_end)) {
       if (waits(PhasePart::kForward)) {
@@ -64,7 +63,7 @@ class PairWriter {
       program_.steps.push_back({PairStepKind::kSendOutputs});
       sent_outputs_ = true;
     }
-    if (sent_outputs_ && !sent_gradients_ && is_due(PhasePart::kInput, at_end)) {
+    if (!sent_gradients_ && is_due(PhasePart::kInput, at_end)) {
       if (waits(PhasePart::kInput)) {
         write_wait(PhasePart::kInput);
       }

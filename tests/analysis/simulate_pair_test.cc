@@ -1,5 +1,6 @@
 #include "plugin/analysis/simulate_pair.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -65,6 +66,28 @@ TEST(SimulatePair, KnowsWhenEachStepRuns) {
   EXPECT_EQ(timeline.compute, 6);
   EXPECT_EQ(timeline.communication, 2);
   EXPECT_EQ(timeline.exposed(), 0);
+}
+
+// Alone, an exchange of 1.35 has an attention(F) of 1 beside it at the beginning; in a row of pairs it starts as soon
+// as the gradients of the pair before are there, and the closing of that one runs beside it.
+TEST(SimulatePair, InARowTheClosingHidesTheFirstExchangeOfTheNextPair) {
+  const PairProgram program = merge(moe_layers(4, 1.35), moe_layers(4, 1.35));
+  std::vector<std::string> opening, closing;
+  for (const PairStep& step : opening_of(program)) opening.push_back(to_string(program, step));
+  for (const PairStep& step : closing_of(program)) closing.push_back(to_string(program, step));
+  EXPECT_THAT(opening, testing::ElementsAre("take gradients", "post 3.combine(B)"));
+  EXPECT_THAT(closing, testing::ElementsAre("run 0.attention(W)", "wait 3.combine(F)", "send outputs"));
+  EXPECT_NEAR(simulate(program).makespan, 24.35, 1e-9);
+  EXPECT_NEAR(makespan_in_a_row(program), 24, 1e-9);
+  // More than computes last does not fit.
+  EXPECT_NEAR(makespan_in_a_row(merge(moe_layers(4, 2), moe_layers(4, 2))), 32, 1e-9);
+}
+
+TEST(SimulatePair, AProgramThatBeginsWithAComputeHidesNothingOfTheNextPair) {
+  const PairProgram program = merge({compute("0.mlp")}, {compute("0.mlp")});
+  EXPECT_EQ(opening_of(program).size(), 0u);
+  EXPECT_EQ(closing_of(program).size(), 1u);
+  EXPECT_EQ(makespan_in_a_row(program), 3);
 }
 
 TEST(SimulatePair, ACommunicationSlowsWhatItRunsBeside) {

@@ -38,6 +38,7 @@ all-to-all  3.6
 exposed     0; 0.0% of all-to-all
 sequence    15.6
 merged      12; 1.30x as fast
+in a row    12
 for plan    --cost forward=5.8,backward_input=5.8,backward_weight=4,overlapped=12
 )");
 }
@@ -62,6 +63,7 @@ all-to-all  0
 exposed     0
 sequence    6
 merged      6; 1.00x as fast
+in a row    6
 for plan    --cost forward=2,backward_input=2,backward_weight=2,overlapped=6
 )");
 }
@@ -79,8 +81,9 @@ TEST(Overlap, JsonHasStepsTimesAndFigures) {
   EXPECT_NEAR(json["exposed"].get<double>(), 0, 1e-9);
   EXPECT_NEAR(json["sequence"].get<double>(), 32.2, 1e-9);
   EXPECT_NEAR(json["merged"].get<double>(), 24, 1e-9);
+  EXPECT_NEAR(json["in_a_row"].get<double>(), 24, 1e-9);
   EXPECT_EQ(json["cost"], "forward=12.2,backward_input=12,backward_weight=8,overlapped=24");
-  EXPECT_EQ(json.size(), 8u);
+  EXPECT_EQ(json.size(), 9u);
 }
 
 TEST(Overlap, SlowdownIsPredicted) {

@@ -11,6 +11,9 @@ import socket
 import subprocess
 import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from outputs import communicate_all  # noqa: E402
+
 BOUND_S = 100
 
 
@@ -28,10 +31,8 @@ def run_ranks(program, ranks):
                          text=True)
         for rank in range(ranks)
     ]
-    outputs = []
     try:
-        for process in processes:
-            outputs.append(process.communicate(timeout=BOUND_S)[0])
+        outputs = [output for output, _ in communicate_all(processes, BOUND_S)]
     finally:
         for process in processes:
             process.kill()

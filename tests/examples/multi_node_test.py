@@ -16,6 +16,7 @@ import tempfile
 BIN_FOLDER, REPOSITORY = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2]).resolve()
 sys.path.insert(0, str(REPOSITORY / "tests/support"))
 import hosts  # noqa: E402
+from outputs import communicate_all  # noqa: E402
 
 TORCHRUN = pathlib.Path(sys.executable).parent / "torchrun"
 SKIPPED = 77
@@ -46,7 +47,7 @@ def metrics(folder, output):
 
 
 def finish(processes):
-    outputs = [process.communicate(timeout=BOUND_S)[0] for process in processes]
+    outputs = [output for output, _ in communicate_all(processes, BOUND_S)]
     for host, (process, output) in enumerate(zip(processes, outputs)):
         assert process.returncode == 0, f"host {host} ended with {process.returncode}: {output}"
 

@@ -214,11 +214,20 @@ struct Event {
   PairStep step;
 };
 
-// The events of one pair in the order of time, as steps of a program.
-std::vector<PairStep> steps_between(const std::vector<PhaseSpan>& spans, double start, double end) {
+bool is_of(const PhaseSpan& span, const Action& pair) {
+  const Op& op = span.part == PhasePart::kForward ? pair.op : *pair.paired;
+  return span.stage == op.stage && span.micro_batch == op.micro_batch;
+}
+
+std::vector<PhaseSpan> phases_of(const Action& pair, std::vector<PhaseSpan> spans) {
+  std::erase_if(spans, [&](const PhaseSpan& span) { return !is_of(span, pair); });
+  return spans;
+}
+
+// In the order of time, as steps of a program.
+std::vector<PairStep> steps_of(const std::vector<PhaseSpan>& spans) {
   std::vector<Event> events;
   for (const PhaseSpan& span : spans) {
-    if (span.start < start || span.end > end) continue;
     const auto kind = span.communication ? PairStepKind::kPost : PairStepKind::kRun;
     events.push_back({span.start, {kind, span.part, span.phase}});
     if (span.communication) events.push_back({span.end - span.waited, {PairStepKind::kWait, span.part, span.phase}});
@@ -250,10 +259,47 @@ TEST(Phases, RunInTheOrderOfTheMergedProgram) {
       const PairProgram& program = pipeline.pair_programs().at({span.action.op.stage, span.action.paired->stage});
       EXPECT_EQ(why_invalid(program), "");
       // The first compute may begin while the pair waits for what else it needs.
-      EXPECT_EQ(steps_between(statistics.phases, span.start, span.end), own_steps(program))
+      EXPECT_EQ(steps_of(phases_of(span.action, statistics.phases)), own_steps(program))
           << to_string(span.action) << "\n"
           << print(program);
     }
+  });
+}
+
+// When the first phase ran that has the part in the pair's backward.
+double first_start(const Action& pair, PhasePart part, int phase, const std::vector<PhaseSpan>& spans) {
+  const std::vector<PhaseSpan> own = phases_of(pair, spans);
+  const auto found = std::find_if(own.begin(), own.end(),
+                                  [&](const PhaseSpan& span) { return span.part == part && span.phase == phase; });
+  EXPECT_NE(found, own.end()) << to_string(pair);
+  return found == own.end() ? -1 : found->start;
+}
+
+// On one rank of DualPipeV the gradients of a pair in stage 0 are there, since stage 1 has just run; those of a pair in
+// stage 1 wait for the loss, which the closing of the pair before computes.
+TEST(Phases, OfTheClosingRunBehindTheFirstExchangeOfTheNextPair) {
+  Comparison comparison = phased_comparison("dualpipev", 1, 6, [](int) {
+    PhasedStageOptions options;
+    options.ends_in_combine = true;
+    return options;
+  });
+  comparison.criterion =
+      Criterion([](const TensorList& outputs, const TensorList&) { return (outputs.at(0) + outputs.at(1)).sum(); });
+  const int combine = 9;          // The last phase of two MoE layers.
+  const int first_attention = 0;  // Whose W comes last.
+  run_on_ranks(comparison, [&](Rank& rank) {
+    Pipeline pipeline = make_pipeline(comparison, rank, stages_of_rank(comparison, rank.index));
+    const StepStatistics step = train_once(comparison, pipeline).statistics;
+    int pairs = 0;
+    for (std::size_t i = 1; i < step.spans.size(); ++i) {
+      const Action &pair = step.spans[i - 1].action, &next = step.spans[i].action;
+      if (!pair.is_overlap() || !next.is_overlap()) continue;
+      const double closed = first_start(pair, PhasePart::kWeight, first_attention, step.phases);
+      const double opened = first_start(next, PhasePart::kInput, combine, step.phases);
+      EXPECT_EQ(opened < closed, next.paired->stage == 0) << to_string(pair) << " " << to_string(next);
+      ++pairs;
+    }
+    EXPECT_EQ(pairs, 8);
   });
 }
 
@@ -262,7 +308,7 @@ TEST(Phases, OfABackwardAloneComputeBehindItsExchanges) {
   std::vector<std::string> steps;
   Comparison comparison = phased_comparison("1f1b", 1, 1);
   comparison.check = [&](Rank&, Pipeline&, const StepResult& result) {
-    for (const PairStep& step : steps_between(result.statistics.phases, 0, 1e9)) {
+    for (const PairStep& step : steps_of(result.statistics.phases)) {
       if (step.part == PhasePart::kForward) continue;
       const char* kind = step.kind == PairStepKind::kPost ? "post" : step.kind == PairStepKind::kWait ? "wait" : "run";
       steps.push_back(fmt::format("{} {}{}", kind, step.phase, step.part == PhasePart::kWeight ? "W" : ""));

@@ -191,10 +191,10 @@ take gradients
 0.mlp(F)
 1.attention(F)
 0.attention(I)
+send gradients
 0.attention(W)
 1.mlp(F)
 send outputs
-send gradients
 )"},
         // The split sizes travel beside mlp(I); the dispatch that needs them goes ahead of the backward's.
         MergeCase{"SplitSizes", with(moe_layers(1), 1, kSplits), with(moe_layers(1), 1, kSplits), R"(
@@ -328,7 +328,7 @@ const Fault kFaults[] = {
     {"NoGradients", [](Steps& s) { erase(s, {Kind::kTakeGradients}); },
      "step 6: 0.mlp(I) stands before the gradients are taken"},
     {"NoOutputs", [](Steps& s) { erase(s, {Kind::kSendOutputs}); },
-     "step 11: the gradients are sent before the outputs"},
+     "the outputs are never sent"},
     {"NoSend", [](Steps& s) { erase(s, {Kind::kSendGradients}); }, "the gradients are never sent"},
     // Out of order.
     {"NotAwaited",

@@ -98,6 +98,8 @@ class Lan:
             _run(f"ip -n {name} link set {INTERFACE} gso_max_size 16000")
             # No slower after a pause than before it.
             _run(f"ip netns exec {name} sysctl -qw net.ipv4.tcp_slow_start_after_idle=0")
+            # Always as fast as the link: BBR sends slower now and then to probe it.
+            _run(f"ip netns exec {name} sysctl -qw net.ipv4.tcp_congestion_control=reno")
             # A small bucket: what a pause saves up would make the next message faster than the link.
             _run(f"tc -n {name} qdisc add dev {INTERFACE} root tbf rate {rate} burst 16kb latency 500ms")
 

@@ -87,7 +87,7 @@ def pair_report(ranks):
             report[kind] = {**exposure(pair_ms(ranks, i, kind), case), "ideal": exposure(case[kind]["ideal_ms"], case),
                             "pairs": len(case[kind]["samples_ms"]), "statistics": case[kind]["statistics"]}
         report["bounds"] = judge_pair(case, report["merged"])
-        report["program"], report["last_pair"] = case["program"], case["last_pair"]
+        report["program"], report["last_step"] = case["program"], case["last_step"]
         cases.append(report)
     return {"cases": cases, "overshoot": overshoot_of(ranks)}
 

@@ -15,13 +15,18 @@ constexpr int kComputes = 6;
 constexpr int kExchanges = 4;
 
 std::vector<std::shared_ptr<StageModule>> make_stages(std::size_t count, const StageCosts& costs, bool phased,
-                                                      ExpertGroup& experts, Overshoot& overshoot) {
+                                                      ExpertGroup& experts, Sleeper& sleeper) {
   std::vector<std::shared_ptr<StageModule>> stages;
-  while (stages.size() < count) stages.push_back(std::make_shared<MoeStage>(costs, phased, experts, overshoot));
+  while (stages.size() < count) stages.push_back(std::make_shared<MoeStage>(costs, phased, experts, sleeper));
   return stages;
 }
 
 }  // namespace
+
+Sleeper sleeper_of(const Settings& settings) {
+  const Milliseconds time(settings.compute_ms);
+  return {.pace = {.forward = time, .backward_input = time, .backward_weight = time}};
+}
 
 StageCosts costs_of(const Settings& settings, double ratio, ExpertGroup& experts, Ranks& ranks) {
   const StageCosts costs{.layers = settings.layers, .compute_ms = settings.compute_ms};
@@ -47,21 +52,12 @@ nlohmann::json describe(const StageCosts& costs, double ratio) {
           {"all_to_all_ms", costs.layers * kExchanges * costs.exchange_ms}};
 }
 
-nlohmann::json describe(const Overshoot& overshoot) {
-  std::vector<double> sorted = overshoot.samples();
-  std::sort(sorted.begin(), sorted.end());
-  return {{"sleeps", sorted.size()},
-          {"median_ms", sorted.at(sorted.size() / 2)},
-          {"p99_ms", sorted.at(sorted.size() * 99 / 100)},
-          {"max_ms", sorted.back()}};
-}
-
 BenchPipeline::BenchPipeline(const std::string& schedule, std::shared_ptr<Transport> transport, const StageCosts& costs,
-                             bool phased, int num_microbatches, ExpertGroup& experts, Overshoot& overshoot)
+                             bool phased, int num_microbatches, ExpertGroup& experts, Sleeper& sleeper)
     : tokens_(costs.values / kCopies) {
   const Placement placement = builtin_registry().make(schedule, {transport->size(), num_microbatches}).placement;
   const std::size_t stages = placement.stages_of(transport->rank()).size();
-  pipeline_ = std::make_unique<Pipeline>(schedule, transport, make_stages(stages, costs, phased, experts, overshoot),
+  pipeline_ = std::make_unique<Pipeline>(schedule, transport, make_stages(stages, costs, phased, experts, sleeper),
                                          PipelineOptions{.num_microbatches = num_microbatches});
 }
 

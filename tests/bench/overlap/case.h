@@ -10,6 +10,9 @@
 
 namespace dualpipe::bench {
 
+// At the pace of every compute.
+Sleeper sleeper_of(const Settings& settings);
+
 // Exchanges of `ratio` times the compute of a pair.
 StageCosts costs_of(const Settings& settings, double ratio, ExpertGroup& experts, Ranks& ranks);
 
@@ -17,12 +20,11 @@ StageCosts costs_of(const Settings& settings, double ratio, ExpertGroup& experts
 StageCost ideal_cost(const StageCosts& costs);
 
 nlohmann::json describe(const StageCosts& costs, double ratio);
-nlohmann::json describe(const Overshoot& overshoot);
 
 class BenchPipeline {
  public:
   BenchPipeline(const std::string& schedule, std::shared_ptr<Transport> transport, const StageCosts& costs, bool phased,
-                int num_microbatches, ExpertGroup& experts, Overshoot& overshoot);
+                int num_microbatches, ExpertGroup& experts, Sleeper& sleeper);
   // One training step.
   StepResult step();
 

@@ -2,13 +2,14 @@
 
 #include "plugin/analysis/simulate_pair.h"
 #include "plugin/runtime/loopback_transport.h"
+#include "plugin/schedule/text.h"
 #include "tests/bench/overlap/case.h"
 #include "tests/bench/overlap/measure.h"
 
 namespace dualpipe::bench {
 namespace {
 
-constexpr int kMicrobatches = 6;  // Nine pairs a step.
+constexpr int kMicrobatches = 8;  // Thirteen pairs a step, one behind the other.
 
 struct Kind {
   const char* name;
@@ -16,30 +17,48 @@ struct Kind {
   PairProgram program;
 };
 
-void add_pairs(const StepResult& result, nlohmann::json& pairs) {
+// From the start of a pair to that of the one after the next, halved, since pairs alternate and leave some of their
+// work to the next.
+void add_pairs(const StepResult& result, nlohmann::json& samples) {
+  std::vector<double> starts;
   for (const Span& span : result.statistics.spans) {
-    if (span.action.is_overlap()) pairs.push_back(1e3 * (span.end - span.start));
+    if (span.action.is_overlap()) starts.push_back(1e3 * span.start);
   }
+  for (std::size_t i = 2; i < starts.size(); ++i) samples.push_back((starts[i] - starts[i - 2]) / 2);
 }
 
-// The phases of the last pair of a step as they ran, in milliseconds from the pair's start: where a miss comes from.
-nlohmann::json last_pair(const StepResult& result, const PairProgram& program) {
-  const std::vector<Span>& spans = result.statistics.spans;
-  const auto pair =
-      std::find_if(spans.rbegin(), spans.rend(), [](const Span& span) { return span.action.is_overlap(); });
+// Merged pairs alternate: one begins with a gradient that is there, the next with the loss that the one before computes
+// at its end, and so not before that one is closed.
+double ideal_ms(const PairProgram& program, bool phased) {
+  const double alone = simulate(program).makespan;
+  return phased ? (alone + makespan_in_a_row(program)) / 2 : alone;
+}
+
+std::string pair_of(const PhaseSpan& phase, const std::vector<Span>& spans) {
+  const auto is_of = [&](const Op& op) { return op.stage == phase.stage && op.micro_batch == phase.micro_batch; };
+  const auto found = std::find_if(spans.begin(), spans.end(), [&](const Span& span) {
+    return span.action.is_overlap() && is_of(phase.part == PhasePart::kForward ? span.action.op : *span.action.paired);
+  });
+  return found == spans.end() ? "" : to_string(found->action);
+}
+
+// The phases of a step's pairs as they ran, in milliseconds from the step's start: where a miss comes from.
+nlohmann::json phases_of(const StepResult& result, const PairProgram& program) {
   nlohmann::json phases = nlohmann::json::array();
   for (const PhaseSpan& phase : result.statistics.phases) {
     const bool of_program = phase.phase < static_cast<int>(program.forward.size());  // The loss is a phase of its own.
-    if (phase.start < pair->start || phase.end > pair->end || !of_program) continue;
-    phases.push_back({{"name", name_of(program, phase.part, phase.phase)},
-                      {"start_ms", 1e3 * (phase.start - pair->start)},
-                      {"end_ms", 1e3 * (phase.end - pair->start)},
+    const std::string pair = pair_of(phase, result.statistics.spans);
+    if (!of_program || pair.empty()) continue;
+    phases.push_back({{"pair", pair},
+                      {"name", name_of(program, phase.part, phase.phase)},
+                      {"start_ms", 1e3 * phase.start},
+                      {"end_ms", 1e3 * phase.end},
                       {"waited_ms", 1e3 * phase.waited}});
   }
   return phases;
 }
 
-nlohmann::json measure_ratio(const Settings& settings, double ratio, ExpertGroup& experts, Overshoot& overshoot,
+nlohmann::json measure_ratio(const Settings& settings, double ratio, ExpertGroup& experts, Sleeper& sleeper,
                              Ranks& ranks) {
   const StageCosts costs = costs_of(settings, ratio, experts, ranks);
   const Phases phases = phase_specs(costs);
@@ -47,8 +66,8 @@ nlohmann::json measure_ratio(const Settings& settings, double ratio, ExpertGroup
   nlohmann::json result = describe(costs, ratio);
   std::vector<BenchPipeline> pipelines;
   for (const Kind& kind : kinds) {
-    pipelines.emplace_back("dualpipev", make_loopback(1)[0], costs, kind.phased, kMicrobatches, experts, overshoot);
-    result[kind.name] = {{"ideal_ms", simulate(kind.program).makespan}, {"samples_ms", nlohmann::json::array()}};
+    pipelines.emplace_back("dualpipev", make_loopback(1)[0], costs, kind.phased, kMicrobatches, experts, sleeper);
+    result[kind.name] = {{"ideal_ms", ideal_ms(kind.program, kind.phased)}, {"samples_ms", nlohmann::json::array()}};
   }
   for (int repeat = 0; repeat < settings.repeats; ++repeat) {
     for (std::size_t i = 0; i < pipelines.size(); ++i) {
@@ -56,7 +75,7 @@ nlohmann::json measure_ratio(const Settings& settings, double ratio, ExpertGroup
       const StepResult step = pipelines[i].step();
       add_pairs(step, result[kinds[i].name]["samples_ms"]);
       result[kinds[i].name]["statistics"] = step.statistics.overlap_summary();
-      if (kinds[i].phased) result["last_pair"] = last_pair(step, kinds[i].program);
+      if (kinds[i].phased) result["last_step"] = phases_of(step, kinds[i].program);
     }
   }
   result["program"] = print(kinds[1].program);
@@ -67,12 +86,12 @@ nlohmann::json measure_ratio(const Settings& settings, double ratio, ExpertGroup
 
 nlohmann::json measure_pair(const Settings& settings, Ranks& ranks) {
   ExpertGroup experts = ranks.make_experts();
-  Overshoot overshoot;
+  Sleeper sleeper = sleeper_of(settings);
   nlohmann::json cases = nlohmann::json::array();
   for (double ratio : settings.ratios) {
-    cases.push_back(measure_ratio(settings, ratio, experts, overshoot, ranks));
+    cases.push_back(measure_ratio(settings, ratio, experts, sleeper, ranks));
   }
-  return {{"cases", cases}, {"overshoot", describe(overshoot)}};
+  return {{"cases", cases}, {"overshoot", describe(sleeper.overshoot)}};
 }
 
 }  // namespace dualpipe::bench

@@ -82,15 +82,15 @@ Phases phase_specs(const StageCosts& costs) {
   return phases;
 }
 
-MoeStage::MoeStage(const StageCosts& costs, bool phased, ExpertGroup& experts, Overshoot& overshoot)
-    : costs_(costs), phased_(phased), experts_(experts), overshoot_(overshoot) {
+MoeStage::MoeStage(const StageCosts& costs, bool phased, ExpertGroup& experts, Sleeper& sleeper)
+    : costs_(costs), phased_(phased), experts_(experts), sleeper_(sleeper) {
   for (int i = 0; i < 2 * costs.layers; ++i) {
     weights_.push_back(register_parameter(fmt::format("weight{}", i), at::zeros({})));
   }
 }
 
 at::Tensor MoeStage::compute(std::size_t index, const at::Tensor& input) {
-  return sleeping_layer(input, weights_[index], Milliseconds(costs_.compute_ms), overshoot_);
+  return sleeping_layer(input, weights_[index], sleeper_);
 }
 
 TensorList MoeStage::forward(const TensorList& inputs) {

@@ -9,7 +9,7 @@
 
 #include "plugin/runtime/stage_module.h"
 #include "tests/bench/overlap/expert_group.h"
-#include "tests/bench/overlap/sleep.h"
+#include "tests/bench/support/sleep.h"
 
 namespace dualpipe::bench {
 
@@ -27,9 +27,9 @@ Phases phase_specs(const StageCosts& costs);
 
 class MoeStage : public StageModule {
  public:
-  // `experts` and `overshoot` outlive the stage. Without `phased` the stage declares no phases, and its exchanges are
+  // `experts` and `sleeper` outlive the stage. Without `phased` the stage declares no phases, and its exchanges are
   // awaited where they start, in the forward and in the backward.
-  MoeStage(const StageCosts& costs, bool phased, ExpertGroup& experts, Overshoot& overshoot);
+  MoeStage(const StageCosts& costs, bool phased, ExpertGroup& experts, Sleeper& sleeper);
 
   // {[values / kCopies]} -> the same
   TensorList forward(const TensorList& inputs) override;
@@ -41,7 +41,7 @@ class MoeStage : public StageModule {
   StageCosts costs_;
   bool phased_;
   ExpertGroup& experts_;
-  Overshoot& overshoot_;
+  Sleeper& sleeper_;
   std::vector<at::Tensor> weights_;  // Of every compute phase.
 };
 

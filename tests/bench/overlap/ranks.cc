@@ -2,29 +2,9 @@
 
 #include <fmt/format.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
-#include <cstdlib>
-#include <stdexcept>
-#include <thread>
 
 namespace dualpipe::bench {
 namespace {
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  if (!value) throw std::runtime_error(fmt::format("{} is not set: start this program by bench_overlap", name));
-  return value;
-}
-
-c10::intrusive_ptr<c10d::Store> make_store(bool host) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(std::stoi(variable("MASTER_PORT")));
-  options.isServer = host;
-  options.waitWorkers = false;
-  options.timeout = std::chrono::minutes(5);
-  return c10::make_intrusive<c10d::TCPStore>(variable("MASTER_ADDR"), options);
-}
 
 c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& store, const std::string& name) {
   return c10::make_intrusive<c10d::PrefixStore>(name, store);
@@ -32,17 +12,11 @@ c10::intrusive_ptr<c10d::Store> part_of(const c10::intrusive_ptr<c10d::Store>& s
 
 }  // namespace
 
-Ranks::Ranks()
-    : rank_(std::stoi(variable("RANK"))), size_(std::stoi(variable("WORLD_SIZE"))), store_(make_store(rank_ == 0)) {}
+Ranks::Ranks() : Ranks(meet()) {}
 
-Ranks::~Ranks() {
-  try {
-    barrier();
-    store_->add("left", 1);
-    while (rank_ == 0 && store_->add("left", 0) < size_) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  } catch (const std::exception&) {  // A peer is gone already; what failed is being reported.
-  }
-}
+Ranks::Ranks(const Meeting& meeting) : rank_(meeting.rank), size_(meeting.size), store_(meeting.store) {}
+
+Ranks::~Ranks() { leave({rank_, size_, store_}); }
 
 ExpertGroup Ranks::make_experts() const {
   return {part_of(store_, fmt::format("experts{}", pipeline_rank())), expert_rank()};

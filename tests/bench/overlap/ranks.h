@@ -1,7 +1,6 @@
 // tests/bench/overlap/ranks.h
 //
-// How the processes of the benchmark meet: a store on rank 0, by RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Rank
-// 2p+e is rank p of a pipeline and rank e of two expert-parallel ranks.
+// The processes of the benchmark: rank 2p+e is rank p of a pipeline and rank e of two expert-parallel ranks.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -11,7 +10,8 @@
 #include <string>
 
 #include "tests/bench/overlap/expert_group.h"
-#include "tests/bench/overlap/sleep.h"
+#include "tests/bench/support/meeting.h"
+#include "tests/bench/support/sleep.h"
 
 namespace dualpipe::bench {
 
@@ -36,6 +36,7 @@ class Ranks {
   Milliseconds time(const std::function<void()>& body);
 
  private:
+  explicit Ranks(const Meeting& meeting);
   std::string next_key() { return "meeting" + std::to_string(meetings_++); }
 
   int rank_;

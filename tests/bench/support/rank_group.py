@@ -1,0 +1,118 @@
+"""Processes that measure what they are told, as groups that take turns: a group that is not asked is stopped.
+
+A rank reads requests and writes answers as lines of JSON (tests/bench/support/serve.h says the same for C++); an empty
+request is answered by an empty one. What it at one moment with the others, {"at": ..}, is in seconds of the machine's steady clock.
+"""
+
+import json
+import os
+import pathlib
+import select
+import signal
+import socket
+import subprocess
+import time
+
+PRIORITY = 20       # Of real-time ranks.
+# Memory that is freed stays with the process, as on a device whose allocator caches: else the kernel takes large tensors
+# back and clears their pages again for the next ones.
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
+START_S = 0.03      # From the asking until all ranks have to be ready.
+TIMEOUT_S = 120
+
+
+class Failed(Exception):
+    """Nothing could be measured; says why."""
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class RankGroup:
+    """`count` processes of one command. With count 0 it is one process that is told nothing of ranks."""
+
+    def __init__(self, name, command, count):
+        self.name = name
+        where = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        shared = {**os.environ, **KEEP_MEMORY, **where, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        self.ranks = [subprocess.Popen([str(part) for part in command], env={**shared, "RANK": str(rank)}, text=True,
+                                       bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                      for rank in range(max(count, 1))]
+        self.stopped = False
+
+    def wait_until_up(self):
+        """Starting takes processors from those that measure."""
+        self._ask({})
+
+    def real_time(self, on):
+        """Ahead of everything else, or as others. False where the user may not."""
+        policy, priority = (os.SCHED_FIFO, PRIORITY) if on else (os.SCHED_OTHER, 0)
+        try:
+            for rank in self.ranks:
+                for thread in pathlib.Path(f"/proc/{rank.pid}/task").iterdir():
+                    os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))
+        except PermissionError:
+            return False
+        return True
+
+    def prepare(self, request):
+        """What the first use of a kind of work costs is not measured."""
+        return self._ask(request)
+
+    def measure(self, request):
+        """One answer per rank."""
+        return self._ask({**request, "at": time.monotonic() + START_S})
+
+    def _ask(self, request):
+        self._signal(signal.SIGCONT)
+        for rank in self.ranks:
+            rank.stdin.write(json.dumps(request) + "\n")
+            rank.stdin.flush()
+        answers = [self._answer(rank, number) for number, rank in enumerate(self.ranks)]
+        self._signal(signal.SIGSTOP)
+        return answers
+
+    def _answer(self, rank, number):
+        if not select.select([rank.stdout], [], [], TIMEOUT_S)[0]:
+            raise Failed(f"rank {number} of {self.name} did not answer within {TIMEOUT_S} s")
+        line = rank.stdout.readline()
+        answer = json.loads(line) if line else {"error": "it ended"}
+        if "error" in answer:
+            raise Failed(f"rank {number} of {self.name}: {answer['error']}")
+        return answer
+
+    def _signal(self, number):
+        if self.stopped != (number == signal.SIGSTOP):
+            for rank in self.ranks:
+                rank.send_signal(number)
+            self.stopped = number == signal.SIGSTOP
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, failure, *_):
+        self._signal(signal.SIGCONT)
+        for rank in self.ranks:
+            rank.stdin.close()
+        for rank in self.ranks:
+            if failure:
+                rank.kill()
+            try:
+                rank.wait(TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                rank.kill()
+                rank.wait()
+            rank.stdout.close()
+
+
+def makespan_ms(answers):
+    """From the moment that all began at until the last one was through."""
+    return 1e3 * (max(a["ended"] for a in answers) - min(a["began"] for a in answers))
+
+
+def cpu_us(answers, per):
+    """Of all processes together, per "actions" or "operations"."""
+    return 1e6 * sum(a["cpu_s"] for a in answers) / sum(a[per] for a in answers)
