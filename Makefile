@@ -9,7 +9,7 @@ BUILD   := build/$(PRESET)
 SOURCES  = $(shell find adapters cmake examples plugin tests -name '*.h' -o -name '*.cc')
 
 .DEFAULT_GOAL := help
-.PHONY: help train test demo setup configure build asan format tidy clean
+.PHONY: help train ab test demo setup configure build asan format tidy clean
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -22,7 +22,14 @@ train: configure  ## Train a small GPT in 4 processes [CONFIG=configs/gpt_tiny.y
 	@cmake --build $(BUILD) -j $(JOBS) --target pretrain_gpt
 	@BUILD_DIR=$(BUILD) examples/pretrain_gpt/train.sh $(CONFIG) $(ARGS)
 
+ab: CONFIG = configs/gpt_moe_tiny.yaml
+ab: configure  ## Compare schedules on a tiny MoE model: table and output/ab/report.html [ARGS='--rounds 5']
+	@cmake --build $(BUILD) -j $(JOBS) --target pretrain_gpt dualpipe
+	@BUILD_DIR=$(BUILD) examples/pretrain_gpt/prepare_data.sh
+	@$(BUILD)/bin/dualpipe ab --config $(CONFIG) --iterations 12 --rounds 3 -o output/ab --force $(ARGS)
+
 test: build  ## Build everything and run all tests
+	@$(if $(filter pure,$(PRESET)),:,setup/setup.sh browser)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
 demo:  ## Both schedules in colour, bubbles and memory; needs no LibTorch

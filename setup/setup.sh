@@ -6,6 +6,7 @@
 #   setup/setup.sh pure   what builds and tests without LibTorch, and no Python environment
 #   setup/setup.sh demo   the system packages of `make demo`, and no Python environment
 #   setup/setup.sh dev    the system packages of `make format` and `make tidy` alone
+#   setup/setup.sh browser   a browser for the test of `dualpipe ab`'s page; does not fail where there is none to install
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what=${1:-all}
@@ -16,8 +17,8 @@ fail() { echo "[setup] $*" >&2; exit 1; }
 case "$what" in
   all) groups="demo pure all" ;;
   pure) groups="demo pure" ;;
-  demo | dev) groups=$what ;;
-  *) fail "usage: setup/setup.sh [pure|demo|dev]" ;;
+  demo | dev | browser) groups=$what ;;
+  *) fail "usage: setup/setup.sh [pure|demo|dev|browser]" ;;
 esac
 
 wanted_packages() {
@@ -42,6 +43,19 @@ install_packages() {
   export DEBIAN_FRONTEND=noninteractive
   apt-get update -qq
   apt-get install -y -qq --no-install-recommends $missing
+}
+
+# One test alone wants it, and says so where it is missing.
+install_browser() {
+  local missing
+  missing=$(missing_packages | xargs)
+  [ -n "$missing" ] || return 0
+  if [ "$(id -u)" -eq 0 ]; then
+    say "installing system packages: $missing"
+    export DEBIAN_FRONTEND=noninteractive
+    if apt-get update -qq && apt-get install -y -qq --no-install-recommends $missing; then return; fi
+  fi
+  say "the browser test is skipped without these packages or their counterparts: $missing"
 }
 
 # The first Python that can make an environment; torch 2.15 wants 3.11.
@@ -76,5 +90,9 @@ make_environment() {
   mv .venv/requirements.txt "$stamp"
 }
 
+if [ "$what" = browser ]; then
+  install_browser
+  exit
+fi
 install_packages
 if [ "$what" = all ]; then make_environment; fi

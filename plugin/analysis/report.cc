@@ -1,7 +1,6 @@
 #include "plugin/analysis/report.h"
 
-#include <nlohmann/json.hpp>
-
+#include "plugin/analysis/memory_json.h"
 #include "plugin/schedule/lower.h"
 
 namespace dualpipe {
@@ -26,6 +25,15 @@ PlanReport report(const Schedule& schedule, const CostModel& cost, const Timelin
   return result;
 }
 
+PlanReport report(const Schedule& schedule, const FittedCost& fitted, const Timeline& timeline) {
+  PlanReport result = report(schedule, fitted.cost, timeline);
+  result.iteration = result.makespan + fitted.step_overhead;
+  if (!fitted.bytes.empty()) {
+    result.memory = memory_of(schedule, fitted.bytes);
+  }
+  return result;
+}
+
 std::string to_json(const PlanReport& report) {
   nlohmann::ordered_json json;
   json["schedule"] = report.schedule;
@@ -40,6 +48,10 @@ std::string to_json(const PlanReport& report) {
   json["peak_activations"] = report.peak_activations;
   json["utilization"] = report.utilization;
   json["least_slots"] = report.least_slots;
+  if (report.iteration) {
+    json["iteration"] = *report.iteration;
+    json["memory"] = analysis::memory_json(report.memory);
+  }
   return json.dump(2);
 }
 

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "plugin/analysis/closed_form.h"
+#include "plugin/analysis/cost_file.h"
 #include "plugin/analysis/cost_model.h"
+#include "plugin/analysis/memory.h"
 #include "plugin/analysis/simulate.h"
 #include "plugin/schedule/schedule.h"
 
@@ -24,12 +26,18 @@ struct PlanReport {
   std::vector<int> peak_activations;         // Per rank.
   double utilization = 0;
   int least_slots = 1;
+  std::optional<double> iteration;  // Makespan and step_overhead; of a plan under a cost file, as is the next.
+  std::vector<RankMemory> memory;   // Per rank; empty where the file does not say.
 };
 
 PlanReport report(const Schedule& schedule, const CostModel& cost);
 // The same from a timeline that simulate(schedule, cost) gave.
 PlanReport report(const Schedule& schedule, const CostModel& cost, const Timeline& timeline);
 
-std::string to_json(const PlanReport& report);  // One object, keys as the members are named.
+// Under a cost file.
+PlanReport report(const Schedule& schedule, const FittedCost& fitted, const Timeline& timeline);
+
+// One object, keys as the members are named; without iteration and memory where there is no cost file.
+std::string to_json(const PlanReport& report);
 
 }  // namespace dualpipe

@@ -9,15 +9,17 @@
 namespace dualpipe::cli {
 
 inline constexpr int kExitOk = 0;
-inline constexpr int kExitViolation = 1;  // The schedule breaks a rule; it is explained.
+inline constexpr int kExitViolation = 1;  // A schedule breaks a rule, failed or trains differently; it is explained.
 inline constexpr int kExitUsage = 2;      // The command line or a file is wrong.
 
+void add_ab(CLI::App& app, int& status);
 void add_plan(CLI::App& app, int& status);
 void add_draw(CLI::App& app, int& status);
 void add_check(CLI::App& app, int& status);
 void add_claims(CLI::App& app, int& status);
 void add_scale(CLI::App& app, int& status);
 void add_overlap(CLI::App& app, int& status);
+void add_profile(CLI::App& app, int& status);
 void add_demo(CLI::App& app, int& status);
 void add_schedules(CLI::App& app, int& status);
 

@@ -37,7 +37,8 @@ void show_grid(const std::string& title, const Schedule& schedule, bool colour) 
   const Timeline timeline = simulate(schedule, cost);
   const int width = terminal_width();
   const GridOptions options{.colour = colour, .max_width = width > 0 ? width : kPipedWidth};
-  fmt::print("{}\n{}\n\n", to_grid(timeline, options), summarize(schedule, cost, report(schedule, cost, timeline)));
+  fmt::print("{}\n{}\n\n", to_grid(timeline, options),
+             summarize(schedule, {.cost = cost}, report(schedule, cost, timeline)));
 }
 
 // The same model cut into stages / kTableRanks times as many stages makes each stage shorter.

@@ -1,10 +1,12 @@
 #include <fmt/core.h>
 
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 
 #include "plugin/analysis/picture.h"
+#include "plugin/cli/auto_options.h"
 #include "plugin/cli/commands.h"
 #include "plugin/cli/output.h"
 #include "plugin/cli/schedule_options.h"
@@ -16,27 +18,33 @@ namespace {
 
 struct DrawOptions {
   ScheduleOptions source;
+  AutoOptions search;
   std::string output;
   int width = 0;
 };
 
-PictureOptions picture_options(const DrawOptions& options, const Schedule& schedule, const CostModel& cost) {
+PictureOptions picture_options(const DrawOptions& options, const Schedule& schedule, const CostModel& cost,
+                               const std::string& unit) {
   return {.title = fmt::format("{}, {} ranks, {} micro-batches", schedule.name, schedule.placement.ranks(),
                                schedule.num_microbatches),
           .caption = describe(cost),
-          .unit = "",
+          .unit = unit,
           .placement = schedule.placement,
           .width = options.width};
 }
 
 int run_draw(const DrawOptions& options) {
-  const CostModel cost = options.source.cost_model();
-  const Schedule schedule = make_schedule("draw", options.source);
+  const CostSource costs = options.source.costs();
+  refuse_auto_options("draw", options.source, options.search);
+  const std::optional<AutoChoice> choice =
+      is_auto(options.source) ? std::optional(choose("draw", options.source, costs, options.search)) : std::nullopt;
+  const Schedule schedule = choice ? choice->schedule : make_schedule("draw", options.source);
   if (const std::optional<std::string> violation = find_violation(schedule, Depth::kSchedule, false)) {
     fmt::print(stderr, "{}", *violation);
     return kExitViolation;
   }
-  const std::string picture = to_svg(simulate(schedule, cost), picture_options(options, schedule, cost));
+  const CostModel cost = choice ? choice->cost : costs.for_stages(schedule.placement.stages()).cost;
+  const std::string picture = to_svg(simulate(schedule, cost), picture_options(options, schedule, cost, costs.unit()));
   write_output(options.output, [&](std::ostream& out) { out << picture; });
   return kExitOk;
 }
@@ -47,6 +55,7 @@ void add_draw(CLI::App& app, int& status) {
   auto options = std::make_shared<DrawOptions>();
   CLI::App* command = app.add_subcommand("draw", "Draw a schedule to time scale as an SVG picture.");
   add_schedule_options(*command, options->source);
+  add_auto_options(*command, options->search);
   command->add_option("-o,--output", options->output, "File to write, e.g. plan.svg, instead of standard output");
   command
       ->add_option("--width", options->width,

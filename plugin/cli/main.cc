@@ -17,6 +17,8 @@ int main(int argc, char** argv) {
   add_claims(app, status);
   add_scale(app, status);
   add_overlap(app, status);
+  add_profile(app, status);
+  add_ab(app, status);
   add_demo(app, status);
   try {
     app.parse(argc, argv);

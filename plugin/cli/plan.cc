@@ -8,8 +8,10 @@
 #include "plugin/analysis/grid.h"
 #include "plugin/analysis/report.h"
 #include "plugin/analysis/trace.h"
+#include "plugin/cli/auto_options.h"
 #include "plugin/cli/commands.h"
 #include "plugin/cli/output.h"
+#include "plugin/cli/plan_table.h"
 #include "plugin/cli/schedule_options.h"
 #include "plugin/cli/summary.h"
 #include "plugin/cli/terminal.h"
@@ -25,6 +27,7 @@ constexpr int kMostBands = 12;
 
 struct PlanOptions {
   ScheduleOptions source;
+  AutoOptions search;
   std::string format = "grid";
   std::string output;
   std::string colour = "auto";
@@ -52,21 +55,55 @@ GridOptions grid_options(const PlanOptions& options) {
   return grid;
 }
 
-void write_plan(std::ostream& out, const Schedule& schedule, const PlanOptions& options) {
+// A schedule, and where it was chosen by a search, that choice.
+struct Planned {
+  Schedule schedule;
+  std::optional<AutoChoice> choice;
+};
+
+Planned make_planned(const CostSource& costs, const PlanOptions& options) {
+  if (!is_auto(options.source)) return {make_schedule("plan", options.source), std::nullopt};
+  AutoChoice choice = choose("plan", options.source, costs, options.search);
+  return {choice.schedule, std::move(choice)};
+}
+
+FittedCost fit_costs(const Planned& planned, const CostSource& costs) {
+  if (planned.choice && !costs.file()) return {.cost = planned.choice->cost};
+  return costs.for_stages(planned.schedule.placement.stages());
+}
+
+void write_plan(std::ostream& out, const Planned& planned, const CostSource& costs, const PlanOptions& options) {
+  const Schedule& schedule = planned.schedule;
   if (options.format == "csv") {
     write_csv(out, schedule, options);
     return;
   }
-  const CostModel cost = options.source.cost_model();
-  const Timeline timeline = simulate(schedule, cost);
-  const PlanReport plan = report(schedule, cost, timeline);
+  const FittedCost fitted = fit_costs(planned, costs);
+  const Timeline timeline = simulate(schedule, fitted.cost);
+  const PlanReport plan = costs.file() ? report(schedule, fitted, timeline) : report(schedule, fitted.cost, timeline);
   if (options.format == "json") {
-    out << to_json(plan) << "\n";
+    out << (planned.choice ? add_to_json(to_json(plan), *planned.choice) : to_json(plan)) << "\n";
   } else if (options.format == "trace") {
     out << to_trace(timeline) << "\n";
   } else {
-    out << to_grid(timeline, grid_options(options)) << "\n" << summarize(schedule, cost, plan);
+    out << to_grid(timeline, grid_options(options)) << "\n" << summarize(schedule, fitted, plan);
+    if (planned.choice) out << fmt::format("{:<18}{}\n", "why", planned.choice->reason);
   }
+}
+
+int run_plan_all(const CostSource& costs, PlanOptions options) {
+  options.source.schedule = "all";
+  if (options.format != "grid" && options.format != "json") {
+    throw ScheduleError("plan", fmt::format("--schedule all needs --format grid or json, got --format {}; a file takes "
+                                            "one schedule, for example --schedule dualpipe",
+                                            options.format));
+  }
+  const ScheduleSpec spec = required_spec("plan", options.source);
+  const std::vector<PlanRow> rows = plan_all(spec, costs);
+  write_output(options.output, [&](std::ostream& out) {
+    out << (options.format == "json" ? to_json(rows, spec) + "\n" : to_table(rows, spec, costs));
+  });
+  return kExitOk;
 }
 
 int run_plan(const PlanOptions& options) {
@@ -74,15 +111,20 @@ int run_plan(const PlanOptions& options) {
     throw ScheduleError("plan", fmt::format("{} needs --format csv, got --format {}",
                                             options.lowered ? "--lowered" : "--for-torch", options.format));
   }
-  options.source.cost_model();  // A mistake is told before the work is done.
-  const Schedule schedule = make_schedule("plan", options.source);
+  const CostSource costs = options.source.costs();  // A mistake is told before the work is done.
+  refuse_auto_options("plan", options.source, options.search);
+  if (options.source.schedule == "all" || (options.source.schedule.empty() && costs.file())) {
+    return run_plan_all(costs, options);
+  }
+  const Planned planned = make_planned(costs, options);
+  const Schedule& schedule = planned.schedule;
   const bool writes_program = options.lowered || options.for_torch;
   const Depth depth = options.source.is_file() || writes_program ? Depth::kProgram : Depth::kSchedule;
   if (const std::optional<std::string> violation = find_violation(schedule, depth, wants_colour(options.colour))) {
     fmt::print(stderr, "{}", *violation);
     return kExitViolation;
   }
-  write_output(options.output, [&](std::ostream& out) { write_plan(out, schedule, options); });
+  write_output(options.output, [&](std::ostream& out) { write_plan(out, planned, costs, options); });
   return kExitOk;
 }
 
@@ -90,8 +132,12 @@ int run_plan(const PlanOptions& options) {
 
 void add_plan(CLI::App& app, int& status) {
   auto options = std::make_shared<PlanOptions>();
-  CLI::App* command = app.add_subcommand("plan", "Draw a schedule, or write it or its numbers to a file.");
+  CLI::App* command =
+      app.add_subcommand("plan",
+                         "Draw a schedule, or write it or its numbers to a file. --schedule all, or a cost "
+                         "file alone, lists every schedule.");
   add_schedule_options(*command, options->source);
+  add_auto_options(*command, options->search);
   command->add_option("--format", options->format, "grid, csv, json or trace (Chrome and Perfetto)")
       ->check(CLI::IsMember({"grid", "csv", "json", "trace"}))
       ->capture_default_str();

@@ -28,37 +28,42 @@ Schedule read_file(const std::string& command, const ScheduleOptions& options) {
 }  // namespace
 
 void add_schedule_options(CLI::App& command, ScheduleOptions& options) {
-  command.add_option("-s,--schedule", options.schedule, "A name (see dualpipe schedules) or FILE.csv")->required();
+  command.add_option("-s,--schedule", options.schedule, "A name (see dualpipe schedules), auto or FILE.csv");
   command.add_option("-P,--pipeline-model-parallel-size,--pipeline-parallel-size", options.ranks,
                      "Ranks of the pipeline; not needed with a file");
   command.add_option("-M,--num-microbatches", options.num_microbatches,
                      "Micro-batches per step, over both directions; not needed with a file");
   command.add_option("--virtual-pipeline-model-parallel-size", options.chunks, "Chunks per rank of interleaved_1f1b")
       ->capture_default_str();
-  command.add_option("--cost", options.cost,
-                     "forward=1,backward_input=1,backward_weight=1,overlapped=3,latency=0, or a part of it");
+  command.add_option(
+      "--cost", options.cost,
+      "forward=1,backward_input=1,backward_weight=1,overlapped=3,latency=0, or a part of it; or a cost file, "
+      "as dualpipe profile writes it");
 }
 
-Schedule make_schedule(const std::string& command, const ScheduleOptions& options) {
-  if (options.is_file()) {
-    return read_file(command, options);
-  }
-  const Registry registry = builtin_registry();
-  ScheduleSpec spec;
-  spec.virtual_pipeline_model_parallel_size = options.chunks;
+ScheduleSpec required_spec(const std::string& command, const ScheduleOptions& options) {
   if (!options.ranks || !options.num_microbatches) {
-    if (const std::vector<std::string> names = registry.names();
-        std::find(names.begin(), names.end(), options.schedule) == names.end()) {
-      return registry.make(options.schedule, spec);  // Throws, with the nearest name.
-    }
     throw ScheduleError(
         command, fmt::format("{} is required with --schedule {}, for example {}",
                              options.ranks ? "--num-microbatches" : "--pipeline-model-parallel-size", options.schedule,
                              options.ranks ? "--num-microbatches 16" : "--pipeline-model-parallel-size 4"));
   }
-  spec.pipeline_model_parallel_size = *options.ranks;
-  spec.num_microbatches = *options.num_microbatches;
-  return registry.make(options.schedule, spec);
+  return {*options.ranks, *options.num_microbatches, options.chunks};
+}
+
+Schedule make_schedule(const std::string& command, const ScheduleOptions& options) {
+  if (options.schedule.empty()) {
+    throw ScheduleError(command, "--schedule is required, for example --schedule dualpipe");
+  }
+  if (options.is_file()) {
+    return read_file(command, options);
+  }
+  const Registry registry = builtin_registry();
+  if (const std::vector<std::string> names = registry.names();
+      std::find(names.begin(), names.end(), options.schedule) == names.end()) {
+    return registry.make(options.schedule, {});  // Throws, with the nearest name.
+  }
+  return registry.make(options.schedule, required_spec(command, options));
 }
 
 }  // namespace dualpipe::cli

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "plugin/analysis/cost_model.h"
+#include "plugin/cli/cost_source.h"
 #include "plugin/schedule/schedule.h"
 
 namespace dualpipe::cli {
@@ -21,11 +21,14 @@ struct ScheduleOptions {
 
   bool is_file() const { return schedule.ends_with(".csv"); }
   // Throws ScheduleError for a mistake in --cost.
-  CostModel cost_model() const { return cost ? parse_cost(*cost) : CostModel{}; }
+  CostSource costs() const { return CostSource(cost); }
 };
 
 // --schedule, --pipeline-model-parallel-size, --num-microbatches, --virtual-pipeline-model-parallel-size and --cost.
 void add_schedule_options(CLI::App& command, ScheduleOptions& options);
+
+// P, M and chunks. Throws ScheduleError with `command` as the origin where P or M is missing.
+ScheduleSpec required_spec(const std::string& command, const ScheduleOptions& options);
 
 // The named schedule, or the file's. Throws ScheduleError with `command` as the origin where a size is missing or is
 // not the file's.

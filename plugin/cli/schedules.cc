@@ -30,6 +30,7 @@ void run_schedules() {
     fmt::print("{:<18}{:<66}{}\n", name, rule == rules().end() ? "" : rule->second,
                form.formula.empty() ? "see plan" : form.formula);
   }
+  fmt::print("{:<18}{}\n", "auto", "any P and M; the best of these, or an order that a search finds (plan --help)");
   fmt::print("{:<18}{}\n", "FILE.csv", "a line per rank, cells like 0F7, 3B2, 0I1, 0W1 and (0F7;7B3)OVERLAP_F_B");
 }
 

@@ -1,0 +1,237 @@
+// One training under several schedules: runs, table, report.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <ostream>
+
+#include "plugin/analysis/trace.h"
+#include "plugin/cli/commands.h"
+#include "plugin/cli/launch.h"
+#include "plugin/cli/output.h"
+#include "plugin/cli/run_rounds.h"
+#include "plugin/compare/comparison.h"
+#include "plugin/compare/comparison_json.h"
+#include "plugin/compare/comparison_table.h"
+#include "plugin/compare/comparison_trace.h"
+#include "plugin/compare/html_report.h"
+#include "plugin/schedule/error.h"
+
+namespace dualpipe::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kOrigin = "ab";
+constexpr const char* kResults[] = {"runs", "comparison.json", "report.html", "trace.json"};
+
+struct AbOptions {
+  TrainerRun trainer;
+  std::string command;
+  std::vector<std::string> schedules = {"builtin_1f1b", "interleaved_1f1b", "dualpipe", "dualpipev"};
+  int iterations = 20;
+  int rounds = 3;
+  int timeout = 1800;
+  std::string output = "output/ab";
+  bool force = false;
+  ComparisonOptions compared;
+
+  bool has_trainer() const { return command.empty(); }
+};
+
+void require(bool holds, const std::string& rule) {
+  if (!holds) throw ScheduleError(kOrigin, rule);
+}
+
+void check_host(const CLI::App& command, const AbOptions& options) {
+  const bool has_config = command.count("--config") > 0;
+  const bool has_command = command.count("--command") > 0;
+  require(has_config || has_command,
+          "--config FILE or --command 'PROGRAM ...' must say what to train, for example --config "
+          "configs/gpt_moe_tiny.yaml, got neither");
+  require(!(has_config && has_command),
+          "--config, which starts pretrain_gpt, and --command, which starts any other host, must not stand together");
+  require(!has_command || !options.command.empty(), "--command must be a command line, got an empty one");
+  for (const char* option : {"--iterations", "--nproc", "--program", "--set"})
+    require(!has_command || command.count(option) == 0,
+            fmt::format("{} belongs to --config; what --command starts must have it in its own command line", option));
+}
+
+void check_schedules(AbOptions& options) {
+  std::vector<std::string> sorted = options.schedules;
+  std::sort(sorted.begin(), sorted.end());
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  require(twice == sorted.end(), "--schedules must name each schedule once, got " +
+                                     (twice == sorted.end() ? std::string() : *twice) + " twice");
+  require(sorted.front().find_first_not_of(' ') != std::string::npos,
+          "--schedules must be names with commas, as in builtin_1f1b,dualpipe, got an empty one");
+  std::string& baseline = options.compared.baseline;
+  if (baseline.empty()) baseline = options.schedules.front();
+  require(
+      std::binary_search(sorted.begin(), sorted.end(), baseline),
+      fmt::format("--baseline must be one of --schedules, {}, got {}", fmt::join(options.schedules, ","), baseline));
+}
+
+void check_options(const CLI::App& command, AbOptions& options) {
+  check_host(command, options);
+  check_schedules(options);
+  require(!options.has_trainer() || options.iterations > options.compared.warmup,
+          fmt::format("--iterations must be above --warmup = {}, got {}", options.compared.warmup, options.iterations));
+  if (options.has_trainer()) options.trainer.program = find_trainer(options.trainer.program);
+}
+
+// Only what an earlier comparison wrote is removed.
+void make_folder(const AbOptions& options) {
+  const fs::path folder = options.output;
+  try {
+    require(!fs::exists(folder) || fs::is_directory(folder),
+            fmt::format("-o must be a folder, got the file '{}'", options.output));
+    require(options.force || !fs::exists(folder) || fs::is_empty(folder),
+            fmt::format("-o must be a new or an empty folder, got '{}' with files in it; --force replaces the "
+                        "comparison that is there",
+                        options.output));
+    for (const char* result : kResults) fs::remove_all(folder / result);
+    fs::create_directories(folder / "runs");
+  } catch (const fs::filesystem_error& error) {
+    throw ScheduleError(kOrigin, fmt::format("cannot write to '{}': {}; choose another folder with -o", options.output,
+                                             error.code().message()));
+  }
+}
+
+std::string for_shell(const std::string& argument) {
+  const bool is_plain = !argument.empty() && argument.find_first_of(" \t\n'\"\\$&|;<>()*?`") == std::string::npos;
+  if (is_plain) return argument;
+  std::string text = "'";
+  for (const char c : argument) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+// As this process was called.
+std::string command_line() {
+  std::ifstream in("/proc/self/cmdline", std::ios::binary);
+  std::string line = "dualpipe";
+  std::string argument;
+  std::getline(in, argument, '\0');
+  while (std::getline(in, argument, '\0')) line += " " + for_shell(argument);
+  return line;
+}
+
+// The rate warms up as the file says and then stays: a short run has no time to decay, nor a warm-up as long as itself.
+TrainerRun trainer_of(const AbOptions& options) {
+  TrainerRun run = options.trainer;
+  run.overrides = {fmt::format("train_iters={}", options.iterations), "lr_decay_iters=1000000000", "eval_interval=0"};
+  run.overrides.insert(run.overrides.end(), options.trainer.overrides.begin(), options.trainer.overrides.end());
+  return run;
+}
+
+RoundsOptions rounds_of(const AbOptions& options) {
+  RoundsOptions rounds;
+  rounds.schedules = options.schedules;
+  rounds.rounds = options.rounds;
+  rounds.folder = fs::path(options.output) / "runs";
+  if (options.has_trainer()) rounds.iterations = options.iterations;
+  if (options.timeout > 0) rounds.timeout = std::chrono::seconds(options.timeout);
+  rounds.job = [&options](const std::string& schedule, const fs::path& output) {
+    return options.has_trainer() ? trainer_job(trainer_of(options), schedule, output)
+                                 : command_job(options.command, schedule, output);
+  };
+  rounds.should_stop = [&options](const std::vector<ScheduleRuns>& runs) {
+    return !compare_runs(runs, options.compared).mismatches.empty();
+  };
+  return rounds;
+}
+
+void write_files(const Comparison& comparison, const fs::path& folder) {
+  const std::string json = to_json(comparison);
+  const auto write = [&](const char* name, const std::string& text) {
+    write_output((folder / name).string(), [&](std::ostream& out) { out << text; });
+  };
+  write("comparison.json", json);
+  write("report.html", html_report(json));
+  write("trace.json", to_trace(trace_processes(comparison), 1e6));
+}
+
+void print_end(const Comparison& comparison, const AbOptions& options) {
+  if (!comparison.mismatches.empty())
+    fmt::print(
+        "The schedules do not train alike{}: what the table says of their times compares different trainings.\n",
+        comparison.rounds < options.rounds ? fmt::format(", so it stopped after round {}", comparison.rounds) : "");
+  const std::string& folder = options.output;
+  fmt::print("\nreport {0}/report.html  figures {0}/comparison.json  Perfetto {0}/trace.json  logs {0}/runs\n", folder);
+}
+
+int run_ab(const CLI::App& command, AbOptions& options) {
+  check_options(command, options);
+  make_folder(options);
+  options.compared.title = options.has_trainer() ? options.trainer.config : options.command;
+  options.compared.command = command_line();
+  const Comparison comparison = compare_runs(run_rounds(rounds_of(options)), options.compared);
+  fmt::print("{}", to_table(comparison));
+  write_files(comparison, options.output);
+  print_end(comparison, options);
+  return comparison.has_failures() || !comparison.mismatches.empty() ? kExitViolation : kExitOk;
+}
+
+void add_host_options(CLI::App& command, AbOptions& options) {
+  TrainerRun& trainer = options.trainer;
+  command.add_option("--config", trainer.config, "YAML file of pretrain_gpt, the C++ trainer")
+      ->check(CLI::ExistingFile);
+  command.add_option("--command", options.command,
+                     "Command line of any other host, which takes DUALPIPE_SCHEDULE and DUALPIPE_OUTPUT from its "
+                     "environment (docs/run_files.md)");
+  command.add_option("--nproc", trainer.nproc, "With --config: processes")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command.add_option("--iterations", options.iterations, "With --config: iterations of a run")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command.add_option("--set", trainer.overrides, "With --config: key=value, over the file; may be given again")
+      ->allow_extra_args(false);
+  command.add_option("--program", trainer.program, "With --config: pretrain_gpt, if not beside this program");
+}
+
+void add_comparison_options(CLI::App& command, AbOptions& options) {
+  ComparisonOptions& compared = options.compared;
+  command.add_option("--baseline", compared.baseline, "Schedule that the others are compared with; default: the first");
+  command.add_option("--warmup", compared.warmup, "First iterations of each run that no time is taken from")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  command
+      .add_option("--tolerance-first", compared.tolerance_first,
+                  "Largest relative difference of the first loss and gradient norm")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--tolerance-curve", compared.tolerance_curve, "Largest relative difference of any loss")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_ab(CLI::App& app, int& status) {
+  auto options = std::make_shared<AbOptions>();
+  CLI::App* command = app.add_subcommand("ab", "Run a training under several schedules and compare them.");
+  command->option_defaults()->take_last();  // `make ab ARGS=...` comes behind what make gives.
+  add_host_options(*command, *options);
+  command->add_option("--schedules", options->schedules, "Values of pipeline_schedule, with commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--rounds", options->rounds, "How often each schedule runs, in turns")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command->add_option("--timeout", options->timeout, "Seconds after which a run is ended; 0: never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("-o,--output", options->output, "New folder for the report, the figures and the runs")
+      ->capture_default_str();
+  command->add_flag("--force", options->force, "Replace the comparison that is in the folder");
+  add_comparison_options(*command, *options);
+  command->footer("Exit code 1: a schedule failed, or losses differ by more than the tolerances (float32).");
+  command->callback([command, options, &status] { status = run_ab(*command, *options); });
+}
+
+}  // namespace dualpipe::cli

@@ -1,0 +1,201 @@
+// What the stages of a training cost: a few steps, and a cost file.
+#include <fmt/core.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "plugin/cli/commands.h"
+#include "plugin/cli/launch.h"
+#include "plugin/cli/output.h"
+#include "plugin/cli/profile_table.h"
+#include "plugin/schedule/error.h"
+
+namespace dualpipe::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kOrigin = "profile";
+constexpr std::size_t kLogLines = 15;
+
+struct ProfileOptions {
+  TrainerRun trainer;
+  std::string command;
+  // The first shows everything at the finest division; the others need fewer layers or micro-batches.
+  std::vector<std::string> schedules = {"dualpipev", "dualpipe", "zb1p"};
+  int iterations = 10;
+  int timeout = 1800;
+  std::string output = "output/profile/cost.json";
+
+  bool has_trainer() const { return command.empty(); }
+  fs::path runs() const { return fs::path(output).replace_extension("runs"); }
+  // What was run, for the file's `source`.
+  std::string host() const { return has_trainer() ? trainer.config : command; }
+};
+
+void check_options(const CLI::App& command, ProfileOptions& options) {
+  const bool has_config = command.count("--config") > 0, has_command = command.count("--command") > 0;
+  if (has_config == has_command || (has_command && options.command.empty())) {
+    throw ScheduleError(kOrigin,
+                        fmt::format("either --config FILE or --command 'PROGRAM ...' must say what to run, got "
+                                    "{}; for example --config configs/gpt_moe_tiny.yaml",
+                                    has_config    ? "both"
+                                    : has_command ? "an empty command"
+                                                  : "neither"));
+  }
+  for (const char* option : {"--iterations", "--nproc", "--program", "--set"}) {
+    if (has_command && command.count(option) > 0) {
+      throw ScheduleError(kOrigin, fmt::format("{} belongs to --config; what --command starts must have it in its own "
+                                               "command line",
+                                               option));
+    }
+  }
+  if (options.has_trainer()) {
+    options.trainer.program = find_trainer(options.trainer.program);
+  }
+}
+
+// Before any run: a result that cannot be written is told at once.
+void prepare_folder(const ProfileOptions& options) {
+  std::error_code error;
+  if (fs::is_directory(options.output, error)) {
+    throw ScheduleError(
+        kOrigin, fmt::format("-o must be a file, got the folder '{0}'; for example -o {0}/cost.json", options.output));
+  }
+  const fs::path parent = fs::path(options.output).parent_path();
+  if (!parent.empty()) {
+    fs::create_directories(parent, error);
+  }
+  if (!error) {
+    fs::create_directories(options.runs(), error);
+  }
+  if (error) {
+    throw ScheduleError(kOrigin, fmt::format("cannot write to '{}': {}; choose another file with -o",
+                                             parent.empty() ? "." : parent.string(), error.message()));
+  }
+}
+
+// The division of layers under test is the even one: a file that says another is what this makes.
+Job job_of(const ProfileOptions& options, const std::string& schedule, const fs::path& output,
+           const std::vector<std::string>& more) {
+  if (!options.has_trainer()) {
+    return command_job(options.command, schedule, output);
+  }
+  TrainerRun run = options.trainer;
+  run.overrides = {fmt::format("train_iters={}", options.iterations), "lr_decay_iters=1000000000", "eval_interval=0",
+                   "balance=even"};
+  run.overrides.insert(run.overrides.end(), options.trainer.overrides.begin(), options.trainer.overrides.end());
+  run.overrides.insert(run.overrides.end(), more.begin(), more.end());
+  return trainer_job(run, schedule, output);
+}
+
+// Throws where the run failed or its files lack what a cost file needs.
+RunCost measure(const ProfileOptions& options, const std::string& schedule, const fs::path& output,
+                const std::vector<std::string>& more) {
+  fs::remove_all(output);
+  JobOptions job{.log = {}, .timeout = {}, .poll = {}};
+  if (options.timeout > 0) {
+    job.timeout = std::chrono::seconds(options.timeout);
+  }
+  if (const auto failure = run_in(output, job_of(options, schedule, output, more), job)) {
+    throw ScheduleError(schedule, *failure);
+  }
+  RunCost cost = cost_of_run(read_run(output));
+  cost.file.source = fmt::format("{} of {}", schedule, options.host());
+  return cost;
+}
+
+std::optional<RunCost> try_schedule(const ProfileOptions& options, const std::string& schedule) {
+  const fs::path output = options.runs() / fs::path(schedule).filename();
+  fmt::print("{}: running\n", schedule);
+  std::fflush(stdout);
+  try {
+    return measure(options, schedule, output, {});
+  } catch (const ScheduleError& error) {
+    fmt::print(stderr, "{}: {}\n--- the last lines of {}\n{}---\n", schedule, error.what(),
+               (output / "output.log").string(), tail(output / "output.log", kLogLines));
+    return std::nullopt;
+  }
+}
+
+// A trainer whose stages run whole shows its layers where it is asked to run them phase by phase.
+void add_layers(const ProfileOptions& options, const std::string& schedule, RunCost& cost) {
+  if (!options.has_trainer() || !cost.file.layers.empty()) {
+    return;
+  }
+  fmt::print("{}: running once more, layer by layer\n", schedule);
+  std::fflush(stdout);
+  const fs::path output = options.runs() / fs::path(schedule + "_layers").filename();
+  try {
+    cost.file.layers = measure(options, schedule, output, {"record_phases=true"}).file.layers;
+  } catch (const ScheduleError& error) {
+    cost.notes.push_back(fmt::format("no layers: {}", error.what()));
+  }
+}
+
+std::string next_step(const ProfileOptions& options, const RunCost& cost) {
+  return fmt::format("\nwritten to {0}; next: dualpipe plan --cost {0} -P {1} -M {2}\n", options.output, cost.ranks,
+                     cost.num_microbatches);
+}
+
+int run_profile(const CLI::App& command, ProfileOptions& options) {
+  check_options(command, options);
+  prepare_folder(options);
+  for (const std::string& schedule : options.schedules) {
+    std::optional<RunCost> cost = try_schedule(options, schedule);
+    if (!cost) {
+      continue;
+    }
+    add_layers(options, schedule, *cost);
+    write_output(options.output, [&](std::ostream& out) { out << to_json(cost->file); });
+    fmt::print("\n{}{}", to_table(*cost), next_step(options, *cost));
+    return kExitOk;
+  }
+  fmt::print(stderr, "dualpipe: [{}] one of {} must run, got none; nothing was written\n", kOrigin,
+             fmt::join(options.schedules, ", "));
+  return kExitViolation;
+}
+
+void add_host_options(CLI::App& command, ProfileOptions& options) {
+  TrainerRun& trainer = options.trainer;
+  command.add_option("--config", trainer.config, "YAML file of pretrain_gpt, the C++ trainer")
+      ->check(CLI::ExistingFile);
+  command.add_option("--command", options.command,
+                     "Command line of any other host, which takes DUALPIPE_SCHEDULE and DUALPIPE_OUTPUT from its "
+                     "environment (docs/run_files.md)");
+  command.add_option("--nproc", trainer.nproc, "With --config: processes")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command.add_option("--iterations", options.iterations, "With --config: steps, of which the last five are measured")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
+  command.add_option("--set", trainer.overrides, "With --config: key=value, over the file; may be given again")
+      ->allow_extra_args(false);
+  command.add_option("--program", trainer.program, "With --config: pretrain_gpt, if not beside this program");
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app, int& status) {
+  auto options = std::make_shared<ProfileOptions>();
+  CLI::App* command = app.add_subcommand("profile", "Run a few steps and write what the stages cost to a file.");
+  add_host_options(*command, *options);
+  command->add_option("--schedules", options->schedules, "Tried in this order until one runs, with commas")
+      ->delimiter(',')
+      ->capture_default_str();
+  command->add_option("--timeout", options->timeout, "Seconds after which a run is ended; 0: never")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command
+      ->add_option("-o,--output", options->output, "Cost file to write; what the runs wrote stays beside it, in .runs")
+      ->capture_default_str();
+  command->footer("dualpipev shows every cost at two stages per rank; it takes 2P layers and 2P micro-batches a step.");
+  command->callback([command, options, &status] { status = run_profile(*command, *options); });
+}
+
+}  // namespace dualpipe::cli

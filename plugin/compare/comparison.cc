@@ -1,0 +1,121 @@
+#include "plugin/compare/comparison.h"
+
+#include <algorithm>
+#include <string>
+
+#include "plugin/compare/differences.h"
+#include "plugin/compare/measured_figures.h"
+#include "plugin/compare/notes.h"
+#include "plugin/schedule/error.h"
+
+namespace dualpipe {
+namespace {
+
+const ScheduleRuns* find_reference(const std::vector<ScheduleRuns>& runs, const std::string& baseline) {
+  const auto finished = [](const ScheduleRuns& run) { return !run.failure; };
+  const auto named = std::find_if(runs.begin(), runs.end(),
+                                  [&](const ScheduleRuns& run) { return finished(run) && run.schedule == baseline; });
+  const auto found = named != runs.end() ? named : std::find_if(runs.begin(), runs.end(), finished);
+  return found != runs.end() ? &*found : nullptr;
+}
+
+bool same_iterations(const std::vector<IterationMetrics>& a, const std::vector<IterationMetrics>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const IterationMetrics& x, const IterationMetrics& y) { return x.iteration == y.iteration; });
+}
+
+std::string count(std::size_t iterations) {
+  return std::to_string(iterations) + (iterations == 1 ? " iteration" : " iterations");
+}
+
+std::optional<std::string> find_failure(const ScheduleRuns& run, const ScheduleRuns& reference, int warmup) {
+  if (run.failure) return run.failure;
+  const auto& expected = reference.rounds.front().iterations;
+  for (const RunFiles& round : run.rounds) {
+    if (!same_iterations(round.iterations, expected))
+      return "metrics.jsonl must have the " + count(expected.size()) + " of " + reference.schedule + ", got " +
+             count(round.iterations.size());
+  }
+  if (expected.size() <= static_cast<std::size_t>(warmup))
+    return "a run must have more iterations than --warmup = " + std::to_string(warmup) + ", got " +
+           std::to_string(expected.size());
+  return std::nullopt;
+}
+
+Rounds times_of(const ScheduleRuns& run, int warmup) {
+  Rounds rounds;
+  for (const RunFiles& round : run.rounds) {
+    std::vector<double>& times = rounds.emplace_back();
+    for (auto i = static_cast<std::size_t>(warmup); i < round.iterations.size(); ++i)
+      times.push_back(round.iterations[i].ms);
+  }
+  return rounds;
+}
+
+std::vector<double> joined(const Rounds& rounds) {
+  std::vector<double> all;
+  for (const std::vector<double>& round : rounds) all.insert(all.end(), round.begin(), round.end());
+  return all;
+}
+
+void add_curves(ScheduleFigures& figures, const std::vector<IterationMetrics>& iterations) {
+  for (const IterationMetrics& metrics : iterations) {
+    figures.losses.push_back(metrics.lm_loss);
+    figures.grad_norms.push_back(metrics.grad_norm);
+  }
+}
+
+void add_times(ScheduleFigures& figures, const ScheduleRuns& run, const ScheduleRuns& reference,
+               const ComparisonOptions& options) {
+  const Rounds rounds = times_of(run, options.warmup);
+  figures.ms = quartiles(joined(rounds));
+  if (run.schedule == options.baseline)
+    figures.speedup = Estimate{1, 1, 1};
+  else if (reference.schedule == options.baseline)
+    figures.speedup = speed_up(times_of(reference, options.warmup), rounds, options.seed);
+}
+
+ScheduleFigures figures_of(const ScheduleRuns& run, const ScheduleRuns& reference, const ComparisonOptions& options) {
+  ScheduleFigures figures;
+  figures.schedule = run.schedule;
+  figures.failure = find_failure(run, reference, options.warmup);
+  if (figures.failure) return figures;
+  add_times(figures, run, reference, options);
+  add_curves(figures, run.rounds.front().iterations);
+  compare::add_differences(figures, run.rounds, reference.rounds.front().iterations);
+  compare::add_measured_figures(figures, run.rounds, options.warmup);
+  return figures;
+}
+
+ScheduleFigures failed(const ScheduleRuns& run) {
+  ScheduleFigures figures;
+  figures.schedule = run.schedule;
+  figures.failure = run.failure;
+  return figures;
+}
+
+}  // namespace
+
+bool Comparison::has_failures() const {
+  return std::any_of(runs.begin(), runs.end(), [](const ScheduleFigures& run) { return run.failure.has_value(); });
+}
+
+Comparison compare_runs(const std::vector<ScheduleRuns>& runs, const ComparisonOptions& options) {
+  Comparison comparison;
+  comparison.options = options;
+  const ScheduleRuns* reference = find_reference(runs, options.baseline);
+  if (reference != nullptr) {
+    comparison.iterations = static_cast<int>(reference->rounds.front().iterations.size());
+    comparison.rounds = static_cast<int>(reference->rounds.size());
+  }
+  for (const ScheduleRuns& run : runs) {
+    comparison.runs.push_back(reference != nullptr ? figures_of(run, *reference, options) : failed(run));
+    if (reference == nullptr) continue;
+    for (std::string& mismatch : compare::mismatches_of(comparison.runs.back(), reference->schedule, options))
+      comparison.mismatches.push_back(std::move(mismatch));
+  }
+  comparison.notes = compare::comparison_notes(comparison);
+  return comparison;
+}
+
+}  // namespace dualpipe

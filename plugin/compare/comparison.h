@@ -1,0 +1,99 @@
+// plugin/compare/comparison.h
+//
+// compare_runs(): runs of one training under several schedules, in figures. What a figure needs and the host did not
+// write leaves it empty.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plugin/compare/run_files.h"
+#include "plugin/compare/statistics.h"
+
+namespace dualpipe {
+
+// The runs of one schedule, a round each.
+struct ScheduleRuns {
+  std::string schedule;
+  std::optional<std::string> failure;  // Why there is nothing to compare.
+  std::vector<RunFiles> rounds;        // The same number for all schedules that did not fail.
+};
+
+struct ComparisonOptions {
+  std::string title;
+  std::string command;            // That made the runs.
+  std::string baseline;           // The schedule that speed-ups and differences refer to; one of the runs.
+  int warmup = 3;                 // First iterations of a run, which no time is taken from.
+  double tolerance_first = 1e-5;  // Relative differences of the first iteration's loss and gradient norm, ...
+  double tolerance_curve = 1e-3;  // ... and of every iteration's loss.
+  std::uint64_t seed = 1234;      // Of the bootstrap.
+};
+
+// What one rank did in a step; seconds since the step's first action. Where it is simulated, spans alone.
+struct RankPicture {
+  int rank = 0;  // Global.
+  std::vector<int> stages;
+  std::vector<Span> spans;
+  std::vector<PhaseRecord> phases;
+  std::vector<MemorySample> memory;
+};
+using StepPicture = std::vector<RankPicture>;  // The ranks of one pipeline.
+
+struct ScheduleFigures {
+  std::string schedule;
+  std::optional<std::string> failure;  // Then there is nothing below.
+
+  std::optional<Estimate> ms;       // Of an iteration, between quartiles.
+  std::optional<Estimate> speedup;  // Over the baseline, between the bounds of a 95 % interval.
+
+  // Medians over the recorded steps, from the first action of a pipeline to its last.
+  std::optional<double> pipeline_ms;
+  std::optional<double> simulated_ms;  // Of the same order, with costs measured in these steps.
+  std::optional<double> bubble;        // Share of the ranks' time without an action.
+  std::optional<double> exposed_ms;    // In which actions did nothing but wait for an exchange, mean of the ranks.
+  std::optional<double>
+      utilization;  // What the two leave of the ranks' time; without exposed_ms, what the bubble leaves.
+
+  // Of the rank that has most.
+  std::optional<int> peak_activations;  // (stage, micro-batch) at once.
+  std::optional<double> peak_activation_bytes;
+  std::optional<double> parameter_bytes;
+  std::optional<double> gradient_bytes;
+  std::optional<double> optimizer_bytes;
+
+  std::optional<int> num_stages;
+  std::optional<int> chunks;  // Stages of a rank.
+  std::optional<int> pipeline_size;
+  std::optional<double> parameter_copies;  // How many ranks of a pipeline hold a stage.
+
+  // Relative, largest over all rounds; infinite where one of the two is not finite.
+  std::optional<double> first_loss_difference;
+  std::optional<double> first_grad_norm_difference;
+  std::optional<double> loss_difference;
+  std::optional<double> grad_norm_difference;
+
+  std::vector<double> losses;  // Of the first round.
+  std::vector<double> grad_norms;
+
+  StepPicture measured;  // The step whose pipeline took the median time.
+  StepPicture simulated;
+};
+
+struct Comparison {
+  ComparisonOptions options;
+  int iterations = 0;  // Of a run.
+  int rounds = 0;
+  std::vector<ScheduleFigures> runs;    // In the order given.
+  std::vector<std::string> notes;       // What a reader has to know to judge fairly, a sentence each.
+  std::vector<std::string> mismatches;  // Differences above the tolerances; then the schedules do not train alike.
+
+  bool has_failures() const;
+};
+
+// A run that does not have as many iterations as the baseline's, or no more than the warm-up, becomes a failure. Where
+// the baseline failed, differences refer to the first schedule that did not, and there are no speed-ups.
+Comparison compare_runs(const std::vector<ScheduleRuns>& runs, const ComparisonOptions& options);
+
+}  // namespace dualpipe

@@ -1,0 +1,109 @@
+#include "plugin/compare/comparison_json.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "plugin/schedule/text.h"
+
+namespace dualpipe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+template <class Value>
+Json or_null(const std::optional<Value>& value) {
+  return value ? Json(*value) : Json(nullptr);  // dump() writes null for what is not finite.
+}
+
+Json spread(const std::optional<Estimate>& estimate, const char* middle) {
+  if (!estimate) return nullptr;
+  return {{middle, estimate->value}, {"low", estimate->low}, {"high", estimate->high}};
+}
+
+Json to_json(const std::vector<Span>& spans) {
+  Json rows = Json::array();
+  for (const Span& span : spans) rows.push_back(Json::array({to_string(span.action), span.start, span.end}));
+  return rows;
+}
+
+Json to_json(const std::vector<PhaseRecord>& phases) {
+  Json rows = Json::array();
+  for (const PhaseRecord& phase : phases) {
+    rows.push_back(Json::array({phase.name, phase.start, phase.end}));
+    if (phase.waited) rows.back().push_back(*phase.waited);
+  }
+  return rows;
+}
+
+Json to_json(const std::vector<MemorySample>& samples) {
+  Json rows = Json::array();
+  for (const MemorySample& sample : samples) rows.push_back(Json::array({sample.time, sample.bytes}));
+  return rows;
+}
+
+Json to_json(const StepPicture& picture) {
+  if (picture.empty()) return nullptr;
+  Json ranks = Json::array();
+  for (const RankPicture& rank : picture)
+    ranks.push_back({{"rank", rank.rank},
+                     {"stages", rank.stages},
+                     {"spans", to_json(rank.spans)},
+                     {"phases", to_json(rank.phases)},
+                     {"memory", to_json(rank.memory)}});
+  return {{"unit", "s"}, {"ranks", std::move(ranks)}};
+}
+
+void add_figures(Json& json, const ScheduleFigures& run) {
+  json["ms"] = spread(run.ms, "median");
+  json["speedup"] = spread(run.speedup, "value");
+  json["bubble"] = or_null(run.bubble);
+  json["exposed_ms"] = or_null(run.exposed_ms);
+  json["utilization"] = or_null(run.utilization);
+  json["pipeline_ms"] = or_null(run.pipeline_ms);
+  json["simulated_ms"] = or_null(run.simulated_ms);
+  json["peak_activations"] = or_null(run.peak_activations);
+  json["peak_activation_bytes"] = or_null(run.peak_activation_bytes);
+  json["parameter_bytes"] = or_null(run.parameter_bytes);
+  json["gradient_bytes"] = or_null(run.gradient_bytes);
+  json["optimizer_bytes"] = or_null(run.optimizer_bytes);
+  json["parameter_copies"] = or_null(run.parameter_copies);
+  json["num_stages"] = or_null(run.num_stages);
+  json["chunks"] = or_null(run.chunks);
+  json["first_loss_difference"] = or_null(run.first_loss_difference);
+  json["first_grad_norm_difference"] = or_null(run.first_grad_norm_difference);
+  json["loss_difference"] = or_null(run.loss_difference);
+  json["grad_norm_difference"] = or_null(run.grad_norm_difference);
+}
+
+Json to_json(const ScheduleFigures& run) {
+  Json json{{"schedule", run.schedule}, {"failure", or_null(run.failure)}};
+  add_figures(json, run);
+  json["losses"] = run.failure ? Json(nullptr) : Json(run.losses);
+  json["grad_norms"] = run.failure ? Json(nullptr) : Json(run.grad_norms);
+  json["measured"] = to_json(run.measured);
+  json["simulated"] = to_json(run.simulated);
+  return json;
+}
+
+}  // namespace
+
+std::string to_json(const Comparison& comparison) {
+  const ComparisonOptions& options = comparison.options;
+  Json json{{"format", "dualpipe-comparison"},
+            {"version", 1},
+            {"title", options.title},
+            {"command", options.command},
+            {"iterations", comparison.iterations},
+            {"rounds", comparison.rounds},
+            {"warmup", options.warmup},
+            {"baseline", options.baseline},
+            {"tolerance_first", options.tolerance_first},
+            {"tolerance_curve", options.tolerance_curve},
+            {"notes", comparison.notes},
+            {"mismatches", comparison.mismatches},
+            {"runs", Json::array()}};
+  for (const ScheduleFigures& run : comparison.runs) json["runs"].push_back(to_json(run));
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace dualpipe

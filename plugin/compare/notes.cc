@@ -1,0 +1,107 @@
+#include "plugin/compare/notes.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace dualpipe::compare {
+namespace {
+
+using Names = std::vector<std::string>;
+
+bool finished(const ScheduleFigures& run) { return !run.failure; }
+
+const ScheduleFigures* find(const Comparison& comparison, const std::string& schedule) {
+  for (const ScheduleFigures& run : comparison.runs) {
+    if (run.schedule == schedule && finished(run)) return &run;
+  }
+  return nullptr;
+}
+
+template <class Holds>
+Names names_where(const Comparison& comparison, Holds holds) {
+  Names names;
+  for (const ScheduleFigures& run : comparison.runs) {
+    if (finished(run) && holds(run)) names.push_back(run.schedule);
+  }
+  return names;
+}
+
+std::string list(const Names& names) { return fmt::format("{}", fmt::join(names, ", ")); }
+
+const char* verb(const Names& names, const char* one, const char* many) { return names.size() == 1 ? one : many; }
+
+// Known from the name where a host wrote no timelines.
+bool holds_two_copies(const ScheduleFigures& run) {
+  return run.parameter_copies ? *run.parameter_copies > 1.5 : run.schedule == "dualpipe";
+}
+
+void note_copies(const Comparison& comparison, Names& notes) {
+  const Names twice = names_where(comparison, holds_two_copies);
+  const Names once = names_where(comparison, [](const ScheduleFigures& run) { return !holds_two_copies(run); });
+  if (twice.empty()) {
+    if (!once.empty()) notes.push_back("Every row holds one copy of the parameters over its ranks.");
+    return;
+  }
+  notes.push_back(fmt::format("{} {} twice the parameters: every stage lives on two ranks.{}", list(twice),
+                              verb(twice, "holds", "hold"),
+                              once.empty() ? "" : fmt::format(" One copy: {}.", list(once))));
+}
+
+void note_chunks(const Comparison& comparison, Names& notes) {
+  const ScheduleFigures* interleaved = find(comparison, "interleaved_1f1b");
+  const ScheduleFigures* folded = find(comparison, "dualpipev");
+  if (interleaved != nullptr && folded != nullptr && interleaved->chunks != folded->chunks)
+    notes.push_back(
+        "interleaved_1f1b and dualpipev differ in chunks per rank; virtual_pipeline_model_parallel_size: 2 makes them "
+        "equal.");
+}
+
+void note_absent(const Comparison& comparison, Names& notes) {
+  if (find(comparison, "dualpipe") == nullptr && find(comparison, "dualpipev") == nullptr) return;
+  Names absent;
+  if (find(comparison, "interleaved_1f1b") == nullptr)
+    absent.push_back("interleaved_1f1b (1F1B with as many chunks per rank)");
+  if (find(comparison, "dualpipev") == nullptr) absent.push_back("dualpipev (as many parameters per rank as 1F1B)");
+  if (!absent.empty()) notes.push_back("For a fair picture this lacks " + list(absent) + ".");
+}
+
+void note_files(const Comparison& comparison, Names& notes) {
+  const Names without = names_where(comparison, [](const ScheduleFigures& run) { return !run.num_stages; });
+  if (!without.empty())
+    notes.push_back(
+        fmt::format("'-': {} wrote no timeline_rank<R>.jsonl into DUALPIPE_OUTPUT; docs/run_files.md says "
+                    "what a host writes there.",
+                    list(without)));
+  const Names unrecorded =
+      names_where(comparison, [](const ScheduleFigures& run) { return run.num_stages && !run.pipeline_ms; });
+  if (!unrecorded.empty())
+    notes.push_back(
+        fmt::format("'-': {} recorded no step after the warm-up that all ranks of a pipeline have.", list(unrecorded)));
+  const Names hidden =
+      names_where(comparison, [](const ScheduleFigures& run) { return run.pipeline_ms && !run.exposed_ms; });
+  if (!hidden.empty())
+    notes.push_back(
+        fmt::format("{} wrote no exposed_seconds: waiting for an exchange counts as busy there.", list(hidden)));
+}
+
+void note_baseline(const Comparison& comparison, Names& notes) {
+  if (find(comparison, comparison.options.baseline) == nullptr)
+    notes.push_back(
+        fmt::format("There are no speed-ups, since the baseline, {}, failed.", comparison.options.baseline));
+}
+
+}  // namespace
+
+std::vector<std::string> comparison_notes(const Comparison& comparison) {
+  Names notes;
+  note_baseline(comparison, notes);
+  note_copies(comparison, notes);
+  note_chunks(comparison, notes);
+  note_absent(comparison, notes);
+  note_files(comparison, notes);
+  return notes;
+}
+
+}  // namespace dualpipe::compare

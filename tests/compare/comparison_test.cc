@@ -1,0 +1,228 @@
+// Figures, notes, table, JSON and trace of runs made here.
+#include "plugin/compare/comparison.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "plugin/compare/comparison_json.h"
+#include "plugin/compare/comparison_table.h"
+#include "plugin/compare/comparison_trace.h"
+#include "plugin/schedule/text.h"
+
+namespace dualpipe {
+namespace {
+
+using nlohmann::json;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::vector<IterationMetrics> metrics(const std::vector<double>& ms) {
+  std::vector<IterationMetrics> iterations;
+  for (std::size_t i = 0; i < ms.size(); ++i)
+    iterations.push_back({static_cast<std::int64_t>(i) + 1, 4.0 - 0.5 * static_cast<double>(i), 1.0, ms[i]});
+  return iterations;
+}
+
+Span span(const char* cell, double start, double end) { return {parse_action(cell), start, end}; }
+
+RankTimeline rank_of(int rank, std::vector<int> stages, std::vector<Span> spans) {
+  RankTimeline timeline;
+  timeline.schedule = "any";
+  timeline.rank = timeline.pipeline_rank = rank;
+  timeline.world_size = timeline.pipeline_model_parallel_size = timeline.num_stages = 2;
+  timeline.num_microbatches = 2;
+  timeline.stages = std::move(stages);
+  timeline.parameter_bytes = 1e6 * static_cast<double>(timeline.stages.size());
+  RecordedStep step;
+  step.iteration = 2;
+  step.seconds = 10;
+  step.spans = std::move(spans);
+  timeline.steps.push_back(std::move(step));
+  return timeline;
+}
+
+// F and B of two micro-batches on two ranks, without a gap on rank 1: 0 to 9, of which rank 0 idles 3 and rank 1
+// idles 3.
+RunFiles one_copy() {
+  return {metrics({9, 10, 11}),
+          {rank_of(0, {0}, {span("0F0", 0, 1), span("0F1", 1, 2), span("0B0", 4, 6), span("0B1", 7, 9)}),
+           rank_of(1, {1}, {span("1F0", 1, 2), span("1B0", 2, 4), span("1F1", 4, 5), span("1B1", 5, 7)})}};
+}
+
+// The same with both stages on both ranks, one micro-batch from each end.
+RunFiles two_copies() {
+  return {metrics({8, 5, 5.5}),
+          {rank_of(0, {0, 1}, {span("0F0", 0, 1), span("1F1", 1, 2), span("1B1", 2, 4), span("0B0", 4, 6)}),
+           rank_of(1, {1, 0}, {span("0F1", 0, 1), span("1F0", 1, 2), span("1B0", 2, 4), span("0B1", 4, 6)})}};
+}
+
+ComparisonOptions options(const std::string& baseline = "builtin_1f1b") {
+  ComparisonOptions options;
+  options.title = "a title";
+  options.baseline = baseline;
+  options.warmup = 1;
+  return options;
+}
+
+TEST(Comparison, HasTheFiguresOfTheRuns) {
+  const Comparison comparison = compare_runs(
+      {{"builtin_1f1b", std::nullopt, {one_copy()}}, {"dualpipe", std::nullopt, {two_copies()}}}, options());
+  const ScheduleFigures& before = comparison.runs[0];
+  EXPECT_EQ(before.ms->value, 10.5);
+  EXPECT_EQ(before.ms->low, 10.25);
+  EXPECT_EQ(before.speedup->value, 1);
+  EXPECT_EQ(before.pipeline_ms, 9e3);
+  EXPECT_NEAR(*before.bubble, 6.0 / 18, 1e-12);
+  EXPECT_NEAR(*before.utilization, 12.0 / 18, 1e-12);
+  EXPECT_FALSE(before.exposed_ms);
+  EXPECT_NEAR(*before.simulated_ms, 9e3, 1e-6);
+  EXPECT_EQ(before.peak_activations, 2);
+  EXPECT_EQ(before.parameter_copies, 1);
+  EXPECT_EQ(before.chunks, 1);
+  const ScheduleFigures& after = comparison.runs[1];
+  EXPECT_EQ(after.ms->value, 5.25);
+  EXPECT_EQ(after.speedup->value, 2);
+  EXPECT_NEAR(*after.bubble, 0, 1e-12);
+  EXPECT_NEAR(*after.simulated_ms, 6e3, 1e-6);
+  EXPECT_EQ(after.parameter_copies, 2);
+  EXPECT_EQ(after.parameter_bytes, 2e6);
+  EXPECT_EQ(after.loss_difference, 0);
+  EXPECT_THAT(comparison.mismatches, IsEmpty());
+  EXPECT_FALSE(comparison.has_failures());
+}
+
+// The executor may finish a pair in the middle of the next action; both are then open at once.
+TEST(Comparison, CountsTimeInTwoActionsOnce) {
+  RunFiles run = one_copy();
+  run.ranks[0].steps[0].spans[2].end = 8;  // Of 0B0, one into 0B1.
+  const Comparison comparison = compare_runs({{"a", std::nullopt, {run}}}, options("a"));
+  EXPECT_NEAR(*comparison.runs[0].bubble, 5.0 / 18, 1e-12);
+}
+
+TEST(Comparison, KnowsWhatIsMissing) {
+  RunFiles no_exposure = one_copy();
+  no_exposure.ranks[0].steps[0].exposed_seconds = 1;
+  RunFiles exposure = no_exposure;
+  exposure.ranks[1].steps[0].exposed_seconds = 2;
+  RunFiles no_bytes = one_copy();
+  no_bytes.ranks[1].parameter_bytes.reset();
+  RunFiles early = one_copy();
+  for (RankTimeline& rank : early.ranks) rank.steps[0].iteration = 1;
+  const Comparison comparison = compare_runs({{"a", std::nullopt, {no_exposure}},
+                                              {"b", std::nullopt, {exposure}},
+                                              {"c", std::nullopt, {no_bytes}},
+                                              {"d", std::nullopt, {early}},
+                                              {"e", std::nullopt, {{metrics({9, 10, 11}), {}}}}},
+                                             options("a"));
+  EXPECT_FALSE(comparison.runs[0].exposed_ms);
+  EXPECT_EQ(comparison.runs[1].exposed_ms, 1.5e3);
+  EXPECT_NEAR(*comparison.runs[1].utilization, 9.0 / 18, 1e-12);
+  EXPECT_FALSE(comparison.runs[2].parameter_bytes);
+  EXPECT_FALSE(comparison.runs[3].bubble);
+  EXPECT_EQ(comparison.runs[3].num_stages, 2);
+  EXPECT_FALSE(comparison.runs[4].num_stages);
+  EXPECT_THAT(comparison.notes,
+              Contains("'-': d recorded no step after the warm-up that all ranks of a pipeline have."));
+  EXPECT_THAT(comparison.notes, Contains(HasSubstr("'-': e wrote no timeline_rank<R>.jsonl")));
+  EXPECT_THAT(comparison.notes,
+              Contains("a, c wrote no exposed_seconds: waiting for an exchange counts as busy there."));
+}
+
+TEST(Comparison, SaysWhoHoldsMoreAndWhoRanBesideWhom) {
+  RunFiles folded = one_copy();
+  for (RankTimeline& rank : folded.ranks) {
+    rank.num_stages = 4;
+    rank.stages = {rank.rank, 3 - rank.rank};
+  }
+  const Comparison all = compare_runs({{"builtin_1f1b", std::nullopt, {one_copy()}},
+                                       {"interleaved_1f1b", std::nullopt, {folded}},
+                                       {"dualpipe", std::nullopt, {two_copies()}},
+                                       {"dualpipev", std::nullopt, {folded}}},
+                                      options());
+  EXPECT_THAT(all.notes, ElementsAre("dualpipe holds twice the parameters: every stage lives on two ranks. One copy: "
+                                     "builtin_1f1b, interleaved_1f1b, dualpipev.",
+                                     "builtin_1f1b, interleaved_1f1b, dualpipe, dualpipev wrote no exposed_seconds: "
+                                     "waiting for an exchange counts as busy there."));
+  const Comparison unlike = compare_runs(
+      {{"interleaved_1f1b", std::nullopt, {one_copy()}}, {"dualpipev", std::nullopt, {folded}}}, options("dualpipev"));
+  EXPECT_THAT(unlike.notes, Contains(HasSubstr("interleaved_1f1b and dualpipev differ in chunks per rank")));
+  const Comparison alone = compare_runs({{"dualpipe", std::nullopt, {two_copies()}}}, options("dualpipe"));
+  EXPECT_THAT(alone.notes, Contains("For a fair picture this lacks interleaved_1f1b (1F1B with as many chunks per "
+                                    "rank), dualpipev (as many parameters per rank as 1F1B)."));
+}
+
+TEST(Comparison, ChecksEveryRound) {
+  RunFiles second = one_copy();
+  second.iterations[2].lm_loss *= 1.01;
+  const Comparison comparison = compare_runs(
+      {{"a", std::nullopt, {one_copy(), second}}, {"b", std::nullopt, {one_copy(), one_copy()}}}, options("a"));
+  EXPECT_THAT(comparison.mismatches, ElementsAre("a: the loss curve differs from a's by 1.00e-02, more than "
+                                                 "--tolerance-curve = 0.001"));
+}
+
+TEST(Table, HasARowPerScheduleAndDashes) {
+  const Comparison comparison = compare_runs(
+      {{"builtin_1f1b", std::nullopt, {one_copy()}}, {"dualpipe", "exit code 1: it fell over", {}}}, options());
+  const std::string text = to_table(comparison);
+  EXPECT_THAT(text, HasSubstr("a title: 3 iterations, 1 round, warm-up 1 left out; baseline builtin_1f1b\n"));
+  EXPECT_THAT(text, HasSubstr("\nbuiltin_1f1b  10.50 (10.25 - 10.75)"));
+  EXPECT_THAT(text, HasSubstr("33.3%        -  66.7%\n"));
+  EXPECT_THAT(text, HasSubstr("\nbuiltin_1f1b      1x       1     1000 kB          -      2 x 1/2      -"));
+  EXPECT_THAT(text, HasSubstr("\ndualpipe                          -               -"));
+  EXPECT_THAT(text, HasSubstr("FAILED dualpipe: exit code 1: it fell over\n"));
+}
+
+TEST(ComparisonJson, IsCompleteAndNullWhereNothingIsKnown) {
+  RunFiles diverged = two_copies();
+  diverged.iterations[1].lm_loss = std::nan("");
+  const json text = json::parse(to_json(compare_runs({{"builtin_1f1b", std::nullopt, {one_copy()}},
+                                                      {"dualpipe", std::nullopt, {diverged}},
+                                                      {"zb1p", "failed: \xff", {}}},
+                                                     options())));
+  EXPECT_EQ(text["title"], "a title");
+  EXPECT_EQ(text["warmup"], 1);
+  EXPECT_EQ(text["runs"][0]["measured"]["unit"], "s");
+  EXPECT_EQ(text["runs"][0]["measured"]["ranks"][1]["spans"][1], json::array({"1B0", 2.0, 4.0}));
+  EXPECT_EQ(text["runs"][0]["simulated"]["ranks"][1]["stages"], json::array({1}));
+  EXPECT_TRUE(text["runs"][1]["losses"][1].is_null());
+  EXPECT_TRUE(text["runs"][1]["loss_difference"].is_null());
+  EXPECT_EQ(text["mismatches"].size(), 1u);
+  for (const char* key : {"ms", "speedup", "bubble", "simulated_ms", "parameter_copies", "losses", "measured"})
+    EXPECT_TRUE(text["runs"][2].at(key).is_null()) << key;
+}
+
+TEST(ComparisonTrace, PutsExchangesThatRanAtOnceOnThreadsOfTheirOwn) {
+  RunFiles run = one_copy();
+  run.ranks[0].steps[0].phases = {{"0F0 0.attention", 0, 0.5, std::nullopt},
+                                  {"0F0 0.dispatch", 0.5, 2, 0.1},
+                                  {"0F1 0.dispatch", 1.5, 3, 0.1},
+                                  {"0B0 0.combine", 4, 5, 0.1}};
+  const std::vector<TraceProcess> processes = trace_processes(compare_runs({{"a", std::nullopt, {run}}}, options("a")));
+  ASSERT_EQ(processes.size(), 2u);
+  EXPECT_EQ(processes[0].name, "a, measured");
+  EXPECT_EQ(processes[1].name, "a, simulated");
+  std::vector<std::string> lanes;
+  for (const TraceLane& lane : processes[0].lanes)
+    lanes.push_back(lane.name + ": " + std::to_string(lane.events.size()));
+  EXPECT_THAT(lanes, ElementsAre("rank 0: 4", "rank 0, phases: 1", "rank 0, exchanges: 2", "rank 0, exchanges: 1",
+                                 "rank 1: 4"));
+}
+
+TEST(ComparisonTrace, GivesEveryThreadANumberOfItsOwn) {
+  const json events = json::parse(to_trace({{"p", {{"x", {{"0F0", "F", 0, 1}}}, {"y", {}}}}, {"q", {{"x", {}}}}}, 1e6))
+                          .at("traceEvents");
+  ASSERT_EQ(events.size(), 6u);
+  EXPECT_EQ(events[0]["args"]["name"], "p");
+  EXPECT_EQ(events[2],
+            (json{{"name", "0F0"}, {"cat", "F"}, {"ph", "X"}, {"ts", 0.0}, {"dur", 1e6}, {"pid", 1}, {"tid", 1}}));
+  EXPECT_EQ(events[3]["tid"], 2);
+  EXPECT_EQ(events[5]["pid"], 2);
+  EXPECT_EQ(events[5]["tid"], 3);
+}
+
+}  // namespace
+}  // namespace dualpipe
