@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "adapters/libtorch_host/parallel.h"
+#include "adapters/libtorch_host/step_trace.h"
 #include "examples/pretrain_gpt/layer_division.h"
 #include "plugin/analysis/validate.h"
 #include "plugin/schedule/error.h"
@@ -18,9 +19,23 @@
 namespace dualpipe::libtorch_host {
 namespace {
 
-// Phases serve the overlap of expert communication, and recompute.
+// Phases serve the overlap of expert communication, recompute, and timelines that show layers.
 bool runs_by_phases(const pretrain_gpt::Config& config) {
-  return (config.num_experts > 0 && config.overlap_moe_expert_parallel_comm) || config.recompute_granularity != "none";
+  return (config.num_experts > 0 && config.overlap_moe_expert_parallel_comm) ||
+         config.recompute_granularity != "none" || config.record_phases;
+}
+
+pretrain_gpt::StagePlaces places_of(const Placement& placement) {
+  for (int rank = 0; rank < placement.ranks(); ++rank) {
+    const std::vector<int> stages = placement.stages_of(rank);
+    const bool is_folded = stages.size() == 2 && stages[0] + stages[1] == placement.stages() - 1;
+    if (!is_folded) return pretrain_gpt::StagePlaces::kApart;
+  }
+  return pretrain_gpt::StagePlaces::kFolded;
+}
+
+std::vector<pretrain_gpt::Chunk> divide(const pretrain_gpt::Config& config, const Placement& placement) {
+  return pretrain_gpt::divide_layers(config, placement.stages(), places_of(placement));
 }
 
 // In module order. Where a rank holds both ends of a model whose head is tied, the second uses the first one's weight.
@@ -30,7 +45,7 @@ std::vector<std::shared_ptr<GptStage>> build_stages(const Placement& placement,
   const pretrain_gpt::ProcessGroups& groups = context.parallel;
   const pretrain_gpt::ModelParallel parallel = groups.model_parallel(config.sequence_parallel);
   const MicroBatchCount count{groups.layout().data_rank(groups.rank()), config.data_parallel_size};
-  const std::vector<pretrain_gpt::Chunk> division = pretrain_gpt::divide_layers(config, placement.stages());
+  const std::vector<pretrain_gpt::Chunk> division = divide(config, placement);
   std::vector<std::shared_ptr<GptStage>> stages;
   at::Tensor tied;
   for (int stage : placement.stages_of(context.rank)) {
@@ -100,31 +115,45 @@ ScheduleSpec spec_of(const pretrain_gpt::Config& config, int world_size) {
   return spec;
 }
 
-void validate(const std::string& schedule, const pretrain_gpt::Config& config, int world_size) {
-  const Schedule plan = builtin_registry().make(schedule, spec_of(config, world_size));
+void validate(const std::string& schedule, const pretrain_gpt::Config& config, int world_size,
+              const Registry& registry) {
+  const Schedule plan = registry.make(schedule, spec_of(config, world_size));
   const std::vector<Violation> violations = dualpipe::validate(plan);
   if (!violations.empty()) throw ScheduleError(schedule, explain(plan, violations.front()));
   check_ends(schedule, config, plan.placement);
-  pretrain_gpt::divide_layers(config, plan.placement.stages());
+  divide(config, plan.placement);
 }
 
-bool mirrors_stages(const std::string& schedule, const pretrain_gpt::Config& config, int world_size) {
-  return builtin_registry().make(schedule, spec_of(config, world_size)).placement.is_bidirectional();
+bool mirrors_stages(const std::string& schedule, const pretrain_gpt::Config& config, int world_size,
+                    const Registry& registry) {
+  return registry.make(schedule, spec_of(config, world_size)).placement.is_bidirectional();
 }
 
-PluginSchedule::PluginSchedule(const std::string& schedule, const pretrain_gpt::TrainContext& context)
+PluginSchedule::PluginSchedule(const std::string& schedule, const pretrain_gpt::TrainContext& context,
+                               const Registry& registry)
     : record_actions_(context.config.record_actions),
+      record_timeline_(context.config.record_timeline > 0),
       criterion_(gpt_criterion(context.parallel.model_parallel(context.config.sequence_parallel).tensor)) {
-  const Schedule plan = builtin_registry().make(schedule, spec_of(context.config, context.world_size));
+  const Schedule plan = registry.make(schedule, spec_of(context.config, context.world_size));
   peak_micro_batches_ = peak_by_stage(plan.rows.at(context.rank), plan.placement.stages_of(context.rank));
   stages_ = build_stages(plan.placement, context);
   main_gradients_ = pretrain_gpt::make_main_gradients(context.config, chunks());
   PipelineOptions options = options_of(context.config);
+  options.registry = registry;
+  options.live_bytes = live_bytes(context);
   options.main_grads = main_gradients_;
   options.parallel = parallel_groups(context.parallel, stages_, !context.config.untie_embeddings_and_output_weights);
   pipeline_ = std::make_unique<Pipeline>(schedule, context.group,
                                          std::vector<std::shared_ptr<StageModule>>(stages_.begin(), stages_.end()),
                                          std::move(options));
+}
+
+// Without gradients, which grow as well: the rest of what grows in a step are activations.
+std::function<std::int64_t()> PluginSchedule::live_bytes(const pretrain_gpt::TrainContext& context) const {
+  if (!record_timeline_ || !context.memory) return {};
+  return [this, memory = context.memory] {
+    return memory->in_use() - static_cast<std::int64_t>(pipeline_->gradients().bytes());
+  };
 }
 
 MicroBatches PluginSchedule::inputs(const pretrain_gpt::ReadMicroBatch& read) const {
@@ -171,6 +200,10 @@ std::optional<std::string> PluginSchedule::recorded_actions() const {
   Row row;
   for (const Span& span : statistics().spans) row.push_back(span.action);
   return print_row(row);
+}
+
+std::optional<pretrain_gpt::StepTrace> PluginSchedule::trace() const {
+  return record_timeline_ ? std::optional(trace_of(statistics())) : std::nullopt;
 }
 
 std::vector<std::string> PluginSchedule::notes() const {

@@ -5,6 +5,8 @@
 // rank, and installs the optimizer-step hook.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,14 +24,17 @@ namespace dualpipe::libtorch_host {
 ScheduleSpec spec_of(const pretrain_gpt::Config& config, int world_size);
 
 // Throws where the schedule's rule or the division of layers does not suit the configuration.
-void validate(const std::string& schedule, const pretrain_gpt::Config& config, int world_size);
+void validate(const std::string& schedule, const pretrain_gpt::Config& config, int world_size,
+              const Registry& registry = builtin_registry());
 
 // Whether pipeline ranks r and P-1-r hold the same stages.
-bool mirrors_stages(const std::string& schedule, const pretrain_gpt::Config& config, int world_size);
+bool mirrors_stages(const std::string& schedule, const pretrain_gpt::Config& config, int world_size,
+                    const Registry& registry = builtin_registry());
 
 class PluginSchedule : public pretrain_gpt::ForwardBackward {
  public:
-  PluginSchedule(const std::string& schedule, const pretrain_gpt::TrainContext& context);
+  PluginSchedule(const std::string& schedule, const pretrain_gpt::TrainContext& context,
+                 const Registry& registry = builtin_registry());
 
   double train_step(const pretrain_gpt::ReadMicroBatch& read) override;
   double evaluate(const pretrain_gpt::ReadMicroBatch& read) override;
@@ -38,6 +43,7 @@ class PluginSchedule : public pretrain_gpt::ForwardBackward {
   pretrain_gpt::NamedTensors main_gradients() const override { return main_gradients_; }
   std::vector<std::int64_t> peak_micro_batches() const override;
   std::optional<std::string> recorded_actions() const override;
+  std::optional<pretrain_gpt::StepTrace> trace() const override;
   std::vector<std::string> notes() const override;
 
   Pipeline& pipeline() { return *pipeline_; }
@@ -47,7 +53,9 @@ class PluginSchedule : public pretrain_gpt::ForwardBackward {
   MicroBatches inputs(const pretrain_gpt::ReadMicroBatch& read) const;
   MicroBatches labels(const pretrain_gpt::ReadMicroBatch& read) const;
 
-  bool record_actions_;
+  std::function<std::int64_t()> live_bytes(const pretrain_gpt::TrainContext& context) const;
+
+  bool record_actions_, record_timeline_;
   std::vector<std::shared_ptr<GptStage>> stages_;
   std::vector<std::int64_t> peak_micro_batches_;
   pretrain_gpt::NamedTensors main_gradients_;

@@ -1,4 +1,5 @@
 // The trainer's seam for schedules from outside (examples/pretrain_gpt/extensions.h), filled with the plugin's.
+#include "adapters/libtorch_host/auto_schedule.h"
 #include "adapters/libtorch_host/plugin_schedule.h"
 #include "examples/pretrain_gpt/extensions.h"
 #include "plugin/schedule/registry.h"
@@ -6,15 +7,37 @@
 namespace pretrain_gpt {
 namespace {
 
+using dualpipe::libtorch_host::auto_request;
+using dualpipe::libtorch_host::choose;
+using dualpipe::libtorch_host::kAuto;
 using dualpipe::libtorch_host::PluginSchedule;
+using dualpipe::libtorch_host::registry_with;
 
-ScheduleEntry entry_of(const std::string& name, const std::string& summary) {
-  return {name, summary,
-          [name](const Config& config, int world_size) { dualpipe::libtorch_host::validate(name, config, world_size); },
-          [name](const TrainContext& context) { return std::make_unique<PluginSchedule>(name, context); },
-          [name](const Config& config, int world_size) {
-            return dualpipe::libtorch_host::mirrors_stages(name, config, world_size);
-          }};
+ScheduleEntry entry_of(const std::string& name, const std::string& summary,
+                       const dualpipe::Registry& registry = dualpipe::builtin_registry()) {
+  ScheduleEntry entry;
+  entry.name = name;
+  entry.summary = summary;
+  entry.validate = [name, registry](const Config& config, int world_size) {
+    dualpipe::libtorch_host::validate(name, config, world_size, registry);
+  };
+  entry.make = [name, registry](const TrainContext& context) {
+    return std::make_unique<PluginSchedule>(name, context, registry);
+  };
+  entry.mirrors_stages = [name, registry](const Config& config, int world_size) {
+    return dualpipe::libtorch_host::mirrors_stages(name, config, world_size, registry);
+  };
+  return entry;
+}
+
+ScheduleEntry auto_entry() {
+  ScheduleEntry entry;
+  entry.name = kAuto;
+  entry.summary = "the fastest order that a search finds under cost_file and memory_limit_gb";
+  entry.validate = [](const Config& config, int world_size) { auto_request(config, world_size); };
+  entry.choose = choose;
+  entry.chosen = [](const std::string& rows) { return entry_of(kAuto, "as chosen", registry_with(rows)); };
+  return entry;
 }
 
 std::string summary_of(const std::string& name) {
@@ -30,6 +53,7 @@ std::string summary_of(const std::string& name) {
 
 void register_extensions(ScheduleRegistry& registry) {
   for (const std::string& name : dualpipe::builtin_registry().names()) registry.add(entry_of(name, summary_of(name)));
+  registry.add(auto_entry());
   registry.add_resolver([](const std::string& name) -> std::optional<ScheduleEntry> {
     if (!name.ends_with(".csv")) return std::nullopt;
     return entry_of(name, "the schedule in " + name);

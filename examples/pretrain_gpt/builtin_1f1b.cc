@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/grad_mode.h>
@@ -10,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -22,6 +22,7 @@
 #include "examples/pretrain_gpt/model/initial_weights.h"
 #include "examples/pretrain_gpt/model/token_loss.h"
 #include "examples/pretrain_gpt/point_to_point.h"
+#include "examples/pretrain_gpt/trace_recorder.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -88,16 +89,19 @@ class Builtin1F1B final : public ForwardBackward {
         inputs_(context_, context.rank - 1, kForwardTag),
         output_gradients_(context_, context.rank + 1, kBackwardTag),
         outputs_sent_(context.group, context.rank + 1),
-        gradients_sent_(context.group, context.rank - 1) {
+        gradients_sent_(context.group, context.rank - 1),
+        recorder_(live_bytes()) {
     for (const RankParameter& parameter : parameters_) {
       if (parameter.main_gradient.defined()) {
         move_gradients(parameter.parameter, parameter.main_gradient);
       }
     }
+    if (context.config.record_timeline > 0) {
+      chunk_.watch_exchanges([this](const ExchangeTimes& exchange) { record(exchange); });
+    }
   }
 
   double train_step(const ReadMicroBatch& read) override {
-    actions_.clear();
     begin_step(read, /*with_backward=*/true);
     const std::int64_t ahead = std::min<std::int64_t>(context_.world_size - 1 - context_.rank, num_microbatches());
     for (std::int64_t k = 0; k < ahead; ++k) {
@@ -147,7 +151,18 @@ class Builtin1F1B final : public ForwardBackward {
   }
 
   std::optional<std::string> recorded_actions() const override {
-    return context_.config.record_actions ? std::optional(fmt::format("{}", fmt::join(actions_, ","))) : std::nullopt;
+    if (!context_.config.record_actions) {
+      return std::nullopt;
+    }
+    std::string row;
+    for (const TraceSpan& action : recorder_.trace().actions) {
+      row += (row.empty() ? "" : ",") + action.name;
+    }
+    return row;
+  }
+
+  std::optional<StepTrace> trace() const override {
+    return context_.config.record_timeline > 0 ? std::optional(recorder_.trace()) : std::nullopt;
   }
 
  private:
@@ -167,6 +182,7 @@ class Builtin1F1B final : public ForwardBackward {
     }
     if (with_backward) {
       reduction_.begin();
+      recorder_.begin();
     }
     inputs_.begin(is_first() ? 0 : num_microbatches());
     output_gradients_.begin(is_last() || !with_backward ? 0 : num_microbatches());
@@ -190,9 +206,11 @@ class Builtin1F1B final : public ForwardBackward {
       // The rank before is a forward further ahead: what it has sent shows which gradients it has used.
       gradients_sent_.complete_until(k - (context_.world_size - context_.rank));
     }
+    const double start = begin_action('F', k);
+    recorder_.begin_activation();
     const at::Tensor root = run_chunk(read, k, input);
     in_flight_.push_back({std::move(input), torch::autograd::impl::gradient_edge(root)});
-    record('F', k);
+    end_action(start);
   }
 
   // The output, which is on its way to the next rank, or the loss.
@@ -213,12 +231,16 @@ class Builtin1F1B final : public ForwardBackward {
   void backward(std::int64_t k) {
     InFlight step = std::move(in_flight_.front());
     in_flight_.pop_front();
-    torch::autograd::Engine::get_default_engine().execute({step.root}, {root_gradient(k)}, /*keep_graph=*/false,
+    at::Tensor gradient = root_gradient(k);
+    const double start = begin_action('B', k);
+    torch::autograd::Engine::get_default_engine().execute({step.root}, {std::move(gradient)}, /*keep_graph=*/false,
                                                           /*create_graph=*/false, /*accumulate_grad=*/true);
     if (!is_first()) {
       gradients_sent_.send(step.input.grad(), tag(kBackwardTag, k));
     }
-    record('B', k);
+    step = {};
+    recorder_.end_activation();
+    end_action(start);
   }
 
   at::Tensor root_gradient(std::int64_t k) {
@@ -271,10 +293,35 @@ class Builtin1F1B final : public ForwardBackward {
     return sums[0] / std::max(sums[1], 1.0);
   }
 
-  void record(char kind, std::int64_t k) {
-    if (context_.config.record_actions) {
-      actions_.push_back(fmt::format("{}{}{}", context_.rank, kind, k));
+  bool is_recording() const { return context_.config.record_actions || context_.config.record_timeline > 0; }
+
+  // Now that what it needs is there.
+  double begin_action(char kind, std::int64_t k) {
+    if (is_recording()) {
+      action_ = fmt::format("{}{}{}", context_.rank, kind, k);
     }
+    return recorder_.seconds();
+  }
+
+  void end_action(double start) {
+    if (is_recording()) {
+      recorder_.add_action(std::exchange(action_, {}), start);
+    }
+  }
+
+  // Of a training step: an evaluation has no actions.
+  void record(const ExchangeTimes& exchange) {
+    if (!action_.empty()) {
+      recorder_.add_exchange(action_ + " " + exchange.phase, exchange.posted, exchange.waiting, exchange.done);
+    }
+  }
+
+  // Without gradients, which grow as well: the rest of what grows in a step are activations.
+  std::function<std::int64_t()> live_bytes() const {
+    if (context_.config.record_timeline == 0 || !context_.memory) {
+      return {};
+    }
+    return [this] { return context_.memory->in_use() - gradient_bytes(parameters_); };
   }
 
   const TrainContext context_;
@@ -288,7 +335,8 @@ class Builtin1F1B final : public ForwardBackward {
   std::deque<InFlight> in_flight_;
   double loss_sum_ = 0, loss_weight_ = 0;
   at::Tensor tied_gradient_before_;
-  std::vector<std::string> actions_;
+  TraceRecorder recorder_;
+  std::string action_;  // The one under way; empty between them, and where nothing is recorded.
 };
 
 void validate(const Config& config, int pipeline_size) {

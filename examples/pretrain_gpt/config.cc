@@ -9,7 +9,9 @@
 #include "examples/pretrain_gpt/config_fields.h"
 #include "examples/pretrain_gpt/config_reader.h"
 #include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/measured_layers.h"
 #include "examples/pretrain_gpt/overrides.h"
+#include "examples/pretrain_gpt/run_variables.h"
 
 namespace pretrain_gpt {
 
@@ -27,22 +29,30 @@ bool Config::accumulates_in_float32() const {
 
 std::int64_t Config::pipeline_size() const { return pipeline_model_parallel_size.value(); }
 
-Config parse_config(const std::string& yaml, const std::string& name, const Overrides& overrides) {
+Config parse_config(const std::string& yaml, const std::string& name, const Overrides& overrides,
+                    const GetVariable& get) {
   ConfigReader reader;
   reader.read_yaml(yaml, name);
   for (const std::string& assignment : overrides) {
     read_override(reader, assignment);
   }
-  return reader.finish();
+  if (get) {
+    read_run_variables(reader, get);
+  }
+  Config config = reader.finish();
+  if (config.balance == "measured") {
+    config.layer_times = read_layer_times(config.cost_file, config.num_layers);
+  }
+  return config;
 }
 
-Config load_config(const std::filesystem::path& file, const Overrides& overrides) {
+Config load_config(const std::filesystem::path& file, const Overrides& overrides, const GetVariable& get) {
   std::ifstream stream(file);
   std::ostringstream text;
   if (!std::filesystem::is_regular_file(file) || !(text << stream.rdbuf())) {
     throw UserError(file.string(), "--config must name a readable YAML file; for example configs/gpt_tiny.yaml");
   }
-  return parse_config(text.str(), file.string(), overrides);
+  return parse_config(text.str(), file.string(), overrides, get);
 }
 
 namespace {

@@ -15,6 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "examples/pretrain_gpt/environment.h"
+#include "examples/pretrain_gpt/layer_balance.h"
+
 namespace pretrain_gpt {
 
 // The most micro-batches of a step: a few message tags for each still fit an int.
@@ -72,15 +75,26 @@ struct Config {
       true;  // The plugin's pairs interleave their phases, all-to-all beside compute.
 
   // Pipeline.
-  std::string pipeline_schedule = "builtin_1f1b";  // A name from `pretrain_gpt schedules`.
+  std::string pipeline_schedule = "builtin_1f1b";  // A name from `pretrain_gpt schedules`, or a .csv file.
   // Ranks of the pipeline; default: all that tensor and expert sizes leave of the world.
   std::optional<std::int64_t> pipeline_model_parallel_size;
   std::optional<std::int64_t> virtual_pipeline_model_parallel_size;  // Chunks per rank; of interleaved_1f1b alone.
   std::vector<std::int64_t> pipeline_layer_counts;  // Layers of each stage, in stage order; empty: divided by cost.
+  // Cost by which layers are divided: `even` counts multiplications, `measured` takes the layers of cost_file.
+  std::string balance = "even";
   // The next two are for the plugin's schedules; builtin_1f1b takes them and does what it does without.
   bool variable_seq_lengths = false;         // Boundary shapes may differ between micro-batches.
   bool defer_tail_weight_gradients = false;  // Leave each rank's closing weight gradients to the optimizer step.
-  bool record_actions = false;               // Write the last step's actions to <output_dir>/actions.csv.
+  // A file of `dualpipe profile`, for `balance: measured` and for `auto`, which needs the plugin: the costs to choose
+  // under; empty: all layers cost the same, and overlapped pairs gain nothing.
+  std::string cost_file;
+  double schedule_search_s = 10;  // How much search `auto` does: about these seconds on two cores; a fixed amount.
+  // What a rank may hold (1 GB = 10^9 bytes): `auto` chooses under it, by the bytes in cost_file; a run of another
+  // schedule that needs more, by the formulas that the run prints at its end, is refused at its start. 0: no limit.
+  double memory_limit_gb = 0;
+  bool record_actions = false;       // Write the last step's actions to <output_dir>/actions.csv.
+  bool record_phases = false;        // The plugin's stages run layer by layer, so that timelines show each.
+  std::int64_t record_timeline = 0;  // Last steps whose times go to <output_dir>/timeline_rank<R>.jsonl; 0: none.
 
   // Training.
   std::int64_t train_iters = 200;              // Steps, at least 1.
@@ -109,6 +123,8 @@ struct Config {
 
   // No key: what resolve() makes of the world.
   std::int64_t data_parallel_size = 1;
+  // No key: with balance: measured, what cost_file says.
+  std::optional<LayerTimes> layer_times;
 
   std::int64_t num_microbatches() const { return global_batch_size / (micro_batch_size * data_parallel_size); }
   std::int64_t ffn_size() const;      // ffn_hidden_size or its default.
@@ -124,11 +140,13 @@ struct Config {
 // `text` as given to --set: "key=value".
 using Overrides = std::vector<std::string>;
 
-// The file, then the overrides (examples/pretrain_gpt/overrides.h), then the rules between keys.
-Config load_config(const std::filesystem::path& file, const Overrides& overrides = {});
+// The file, then the overrides (examples/pretrain_gpt/overrides.h), then variables (run_variables.h; without `get`
+// none), then the rules between keys.
+Config load_config(const std::filesystem::path& file, const Overrides& overrides = {}, const GetVariable& get = {});
 
 // The same from text; `name` stands for the file in messages.
-Config parse_config(const std::string& yaml, const std::string& name, const Overrides& overrides = {});
+Config parse_config(const std::string& yaml, const std::string& name, const Overrides& overrides = {},
+                    const GetVariable& get = {});
 
 // Gives the sizes that depend on the number of processes a value. Throws UserError where the given ones do not fit it.
 void resolve(Config& config, int world_size);

@@ -220,9 +220,15 @@ std::vector<ConfigField> pipeline_fields() {
       field("virtual_pipeline_model_parallel_size", &Config::virtual_pipeline_model_parallel_size,
             at_least(1, 2, kMostLayers)),
       field("pipeline_layer_counts", &Config::pipeline_layer_counts, layer_counts()),
+      field("balance", &Config::balance, one_of({"even", "measured"})),
       field("variable_seq_lengths", &Config::variable_seq_lengths, true_or_false()),
       field("defer_tail_weight_gradients", &Config::defer_tail_weight_gradients, true_or_false()),
+      field("cost_file", &Config::cost_file, text("output/profile/cost.json")),
+      field("schedule_search_s", &Config::schedule_search_s, number_above_0(10)),
+      field("memory_limit_gb", &Config::memory_limit_gb, number_of_at_least_0(80)),
       field("record_actions", &Config::record_actions, true_or_false()),
+      field("record_phases", &Config::record_phases, true_or_false()),
+      field("record_timeline", &Config::record_timeline, at_least(0, 5)),
   };
 }
 

@@ -129,6 +129,14 @@ struct Rules {
             "micro_batch_size");
   }
 
+  void check_balance() const {
+    const bool is_measured = config.balance == "measured";
+    require(!is_measured || !config.cost_file.empty(), "balance", "even without a cost_file",
+            "cost_file: output/profile/cost.json");
+    require(!is_measured || config.pipeline_layer_counts.empty(), "balance", "even with pipeline_layer_counts", "even",
+            "pipeline_layer_counts");
+  }
+
   void check_learning_rate() const {
     require(config.min_lr <= config.lr, "min_lr", "at most lr", fmt::format("{}", config.lr / 10), "lr");
     const std::int64_t decay = config.lr_decay_iters.value_or(config.train_iters);
@@ -180,6 +188,7 @@ Config ConfigReader::finish() const {
   rules.check_tensor_parallel();
   rules.check_gradients();
   rules.check_batch();
+  rules.check_balance();
   rules.check_learning_rate();
   parse_split(config_.split, origin_of("split"));
   return config_;

@@ -20,6 +20,8 @@ class ConfigReader {
   // One key. Later values win.
   void read(const std::string& key, const YAML::Node& value, const std::string& origin);
 
+  bool has(const std::string& key) const { return origins_.contains(key); }  // Whether it was given.
+
   // Checks the rules between keys.
   Config finish() const;
 

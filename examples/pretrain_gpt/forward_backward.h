@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,8 @@
 #include "examples/pretrain_gpt/model/gpt_chunk.h"
 #include "examples/pretrain_gpt/parallel/groups.h"
 #include "examples/pretrain_gpt/rank_parameters.h"
+#include "examples/pretrain_gpt/step_trace.h"
+#include "examples/pretrain_gpt/tensor_memory.h"
 
 namespace pretrain_gpt {
 
@@ -33,6 +36,8 @@ struct TrainContext {
   int rank = parallel.pipeline()->getRank();
   int world_size = parallel.pipeline()->getSize();
   c10::intrusive_ptr<c10d::ProcessGroup> group = parallel.pipeline();  // Gloo; there with one rank too.
+
+  std::shared_ptr<const TensorMemory> memory = {};  // What tensors of this process take; null: nobody counts.
 };
 
 struct StepOutcome {
@@ -69,6 +74,10 @@ class ForwardBackward {
   // With record_actions: the compute actions of the last step as this rank ran them, in the text form's cells,
   // separated by commas ("0F0,0F1,0B0").
   virtual std::optional<std::string> recorded_actions() const { return std::nullopt; }
+
+  // With record_timeline: the last training step as this rank ran it, after its optimizer_step(). Nothing where the
+  // schedule does not know.
+  virtual std::optional<StepTrace> trace() const { return std::nullopt; }
 
   // What a user should know at the end of a run, a line each.
   virtual std::vector<std::string> notes() const { return {}; }

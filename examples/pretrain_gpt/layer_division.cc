@@ -65,7 +65,7 @@ void check_counts(const Config& config, int num_stages, const std::vector<std::i
                               num_stages, config.num_layers, fmt::join(counts, ", "), sum, counts.size(), works));
 }
 
-std::vector<std::int64_t> layer_counts(const Config& config, int num_stages) {
+std::vector<std::int64_t> layer_counts(const Config& config, int num_stages, StagePlaces places) {
   if (!config.pipeline_layer_counts.empty()) {
     check_counts(config, num_stages, config.pipeline_layer_counts);
     return config.pipeline_layer_counts;
@@ -77,15 +77,15 @@ std::vector<std::int64_t> layer_counts(const Config& config, int num_stages) {
                     "example {}",
                     num_stages, config.num_layers, num_stages - config.num_layers, num_stages));
   }
-  return counts_by_cost(config, num_stages);
+  return config.layer_times ? balance(*config.layer_times, num_stages, places) : counts_by_cost(config, num_stages);
 }
 
 }  // namespace
 
-std::vector<Chunk> divide_layers(const Config& config, int num_stages) {
+std::vector<Chunk> divide_layers(const Config& config, int num_stages, StagePlaces places) {
   std::vector<Chunk> chunks;
   std::int64_t first = 0;
-  for (const std::int64_t count : layer_counts(config, num_stages)) {
+  for (const std::int64_t count : layer_counts(config, num_stages, places)) {
     const int stage = static_cast<int>(chunks.size());
     chunks.push_back({stage, num_stages, first, count, stage == 0, stage == num_stages - 1});
     first += count;

@@ -8,7 +8,8 @@
 //   a layer        4 h^2 (attention's matrices) + 3 h f (SwiGLU) + s h (causal scores and their use)
 //   the embedding  h (a copy)
 //   the head       V h
-// with h hidden_size, f ffn size, s seq_length, V vocab_size. `pipeline_layer_counts` replaces all this.
+// with h hidden_size, f ffn size, s seq_length, V vocab_size. With `balance: measured` the costs are those of
+// cost_file, layer by layer, and balance() (layer_balance.h) divides. `pipeline_layer_counts` replaces all this.
 #pragma once
 
 #include <cstdint>
@@ -31,9 +32,9 @@ struct Chunk {
   bool operator==(const Chunk&) const = default;
 };
 
-// One chunk per stage, in stage order; every layer is in exactly one. Throws UserError, listing counts, where that
-// cannot be done.
-std::vector<Chunk> divide_layers(const Config& config, int num_stages);
+// One chunk per stage, in stage order; every layer is in exactly one. `places` says which stages share a rank. Throws
+// UserError, listing counts, where that cannot be done.
+std::vector<Chunk> divide_layers(const Config& config, int num_stages, StagePlaces places = StagePlaces::kApart);
 
 // The whole model.
 Chunk whole_model(const Config& config);

@@ -12,6 +12,7 @@
 #include "examples/pretrain_gpt/data/prepare_data.h"
 #include "examples/pretrain_gpt/extensions.h"
 #include "examples/pretrain_gpt/parallel/rank_layout.h"
+#include "examples/pretrain_gpt/run_variables.h"
 #include "examples/pretrain_gpt/train.h"
 
 namespace {
@@ -69,9 +70,12 @@ void add_groups(CLI::App& app, GroupsOptions& options) {
 }
 
 void list_groups(const GroupsOptions& options, const ScheduleRegistry& registry) {
-  Config config = load_config(options.train.config, options.train.overrides);
+  Config config = load_config(options.train.config, options.train.overrides, process_variable);
   resolve(config, options.world_size);
-  const ScheduleEntry schedule = registry.find(config.pipeline_schedule);
+  ScheduleEntry schedule = registry.find(config.pipeline_schedule, origin_of_schedule(process_variable));
+  if (schedule.choose) {
+    schedule = schedule.chosen(schedule.choose(config, static_cast<int>(config.pipeline_size())).rows);
+  }
   fmt::print("{}", print_groups(RankLayout(parallel_sizes(config, schedule.mirrors(config)))));
 }
 

@@ -54,17 +54,27 @@ std::int64_t MemoryReport::kept_by_forward(GptChunk& chunk) {
   return memory_.in_use() - before;
 }
 
-void MemoryReport::end_step() { peak_activations_ = std::max(peak_activations_, memory_.peak() - memory_.in_use()); }
+void MemoryReport::end_step() {
+  step_activations_ = memory_.peak() - memory_.in_use();
+  peak_activations_ = std::max(peak_activations_, step_activations_);
+}
+
+StateBytes MemoryReport::state(const torch::optim::Optimizer& optimizer) const {
+  const auto parameters = rank_parameters(schedule_.chunks(), schedule_.main_gradients());
+  StateBytes measured{0, gradient_bytes(parameters), state_bytes(optimizer)};
+  for (const RankParameter& parameter : parameters) {
+    measured.parameters += static_cast<std::int64_t>(parameter.parameter.nbytes());
+  }
+  return measured;
+}
+
+std::int64_t MemoryReport::expected_bytes() const {
+  const StateBytes state = formula();
+  return state.parameters + state.gradients + state.optimizer_state + kept_activations();
+}
 
 std::string MemoryReport::line(const torch::optim::Optimizer& optimizer) const {
-  StateBytes measured;
-  for (const RankParameter& parameter : rank_parameters(schedule_.chunks(), schedule_.main_gradients())) {
-    const at::Tensor gradient = parameter.gradient();
-    measured.parameters += static_cast<std::int64_t>(parameter.parameter.nbytes());
-    measured.gradients += gradient.defined() ? static_cast<std::int64_t>(gradient.nbytes()) : 0;
-  }
-  measured.optimizer_state = state_bytes(optimizer);
-  const StateBytes wanted = formula();
+  const StateBytes measured = state(optimizer), wanted = formula();
   return fmt::format(
       "rank {}: parameters {} B (formula {}), gradients {} B (formula {}), optimizer state {} B (formula {}), {}",
       context_.parallel.rank(), measured.parameters, wanted.parameters, measured.gradients, wanted.gradients,
@@ -73,14 +83,21 @@ std::string MemoryReport::line(const torch::optim::Optimizer& optimizer) const {
 
 std::string MemoryReport::activations() const {
   std::string terms;
-  std::int64_t sum = 0;
   const std::vector<std::int64_t> micro_batches = schedule_.peak_micro_batches();
   for (std::size_t chunk = 0; chunk < std::min(micro_batches.size(), kept_.size()); ++chunk) {
     terms += fmt::format("{}{} x {}", terms.empty() ? "" : " + ", micro_batches[chunk], kept_[chunk]);
-    sum += micro_batches[chunk] * kept_[chunk];
   }
   return fmt::format("peak activations {} B (formula {})", peak_activations_,
-                     terms.empty() ? "unknown to the schedule" : fmt::format("{} = {}", terms, sum));
+                     terms.empty() ? "unknown to the schedule" : fmt::format("{} = {}", terms, kept_activations()));
+}
+
+std::int64_t MemoryReport::kept_activations() const {
+  const std::vector<std::int64_t> micro_batches = schedule_.peak_micro_batches();
+  std::int64_t sum = 0;
+  for (std::size_t chunk = 0; chunk < std::min(micro_batches.size(), kept_.size()); ++chunk) {
+    sum += micro_batches[chunk] * kept_[chunk];
+  }
+  return sum;
 }
 
 StateBytes MemoryReport::formula() const {

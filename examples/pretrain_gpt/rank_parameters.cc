@@ -52,6 +52,15 @@ std::vector<RankParameter> rank_parameters(const std::vector<GptChunk*>& chunks,
   return parameters;
 }
 
+std::int64_t gradient_bytes(const std::vector<RankParameter>& parameters) {
+  std::int64_t bytes = 0;
+  for (const RankParameter& parameter : parameters) {
+    const at::Tensor gradient = parameter.gradient();
+    bytes += gradient.defined() ? static_cast<std::int64_t>(gradient.nbytes()) : 0;
+  }
+  return bytes;
+}
+
 NamedTensors make_main_gradients(const Config& config, const std::vector<GptChunk*>& chunks) {
   NamedTensors main_gradients;
   if (config.accumulates_in_float32() && params_dtype(config) != at::kFloat) {

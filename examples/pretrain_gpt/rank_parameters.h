@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -32,6 +33,9 @@ struct RankParameter {
 // Sorted by name; a weight that two chunks share comes once.
 std::vector<RankParameter> rank_parameters(const std::vector<GptChunk*>& chunks,
                                            const NamedTensors& main_gradients = {});
+
+// Of the gradients that there are now.
+std::int64_t gradient_bytes(const std::vector<RankParameter>& parameters);
 
 // Zeros in float32, by logical name; none where the configuration has gradients add up in `.grad`.
 NamedTensors make_main_gradients(const Config& config, const std::vector<GptChunk*>& chunks);

@@ -21,7 +21,7 @@ void ScheduleRegistry::add(ScheduleEntry entry) {
 
 void ScheduleRegistry::add_resolver(Resolver resolver) { resolvers_.push_back(std::move(resolver)); }
 
-ScheduleEntry ScheduleRegistry::find(const std::string& name) const {
+ScheduleEntry ScheduleRegistry::find(const std::string& name, const std::string& origin) const {
   for (const ScheduleEntry& entry : entries_) {
     if (entry.name == name) {
       return entry;
@@ -32,8 +32,8 @@ ScheduleEntry ScheduleRegistry::find(const std::string& name) const {
       return *std::move(entry);
     }
   }
-  throw UserError("pipeline_schedule", fmt::format("must be one of {}, got '{}'{}", fmt::join(names(), ", "), name,
-                                                   did_you_mean(name, names())));
+  throw UserError(origin, fmt::format("must be one of {}, got '{}'{}", fmt::join(names(), ", "), name,
+                                      did_you_mean(name, names())));
 }
 
 std::vector<std::string> ScheduleRegistry::names() const {

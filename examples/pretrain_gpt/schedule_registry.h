@@ -13,6 +13,11 @@
 
 namespace pretrain_gpt {
 
+struct ScheduleChoice {
+  std::string rows;    // In the text form, a line per pipeline rank.
+  std::string reason;  // For the log: what was chosen, and why.
+};
+
 struct ScheduleEntry {
   std::string name;
   std::string summary;  // One line for `pretrain_gpt schedules`.
@@ -24,6 +29,11 @@ struct ScheduleEntry {
 
   // Whether pipeline ranks r and P-1-r hold the same stages, which the groups have to know before `make`. Empty: no.
   std::function<bool(const Config& config, int pipeline_size)> mirrors_stages = {};
+
+  // Of an entry that leaves open what runs, and has no `make`: chooses rows (on one rank; may take its time), and makes
+  // of them the entry that all ranks go on with. `validate` has seen the configuration by then. Empty elsewhere.
+  std::function<ScheduleChoice(const Config& config, int pipeline_size)> choose = {};
+  std::function<ScheduleEntry(const std::string& rows)> chosen = {};
 
   bool mirrors(const Config& resolved) const {
     return mirrors_stages && mirrors_stages(resolved, static_cast<int>(resolved.pipeline_size()));
@@ -41,8 +51,8 @@ class ScheduleRegistry {
   // Asked in the order of addition, after the names.
   void add_resolver(Resolver resolver);
 
-  // Throws UserError with all names and the nearest one if there is none.
-  ScheduleEntry find(const std::string& name) const;
+  // Throws UserError, from `origin`, with all names and the nearest one if there is none.
+  ScheduleEntry find(const std::string& name, const std::string& origin = "pipeline_schedule") const;
 
   const std::vector<ScheduleEntry>& entries() const { return entries_; }
 

@@ -2,10 +2,12 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "examples/pretrain_gpt/agreement.h"
 #include "examples/pretrain_gpt/data/data_position.h"
@@ -17,7 +19,10 @@
 #include "examples/pretrain_gpt/line_file.h"
 #include "examples/pretrain_gpt/memory_report.h"
 #include "examples/pretrain_gpt/optimizer.h"
+#include "examples/pretrain_gpt/run_variables.h"
+#include "examples/pretrain_gpt/schedule_choice.h"
 #include "examples/pretrain_gpt/tensor_memory.h"
+#include "examples/pretrain_gpt/timeline_recorder.h"
 #include "examples/pretrain_gpt/train_log.h"
 
 namespace pretrain_gpt {
@@ -29,34 +34,55 @@ struct Plan {
   ScheduleEntry schedule;
   RankLayout layout;
   TrainingData data;
+  std::optional<ScheduleChoice> choice;  // Of a schedule that was left open.
 };
 
-Plan make_plan(const TrainOptions& options, const ScheduleRegistry& registry, const Environment& environment) {
-  Plan plan{load_config(options.config, options.overrides), {}, RankLayout({}), {}};
-  resolve(plan.config, environment.world_size);
-  plan.schedule = registry.find(plan.config.pipeline_schedule);
+void take_schedule(Plan& plan, ScheduleEntry schedule) {
+  plan.schedule = std::move(schedule);
   plan.schedule.validate(plan.config, static_cast<int>(plan.config.pipeline_size()));
   plan.layout = RankLayout(parallel_sizes(plan.config, plan.schedule.mirrors(plan.config)));
+}
+
+Plan make_plan(const TrainOptions& options, const ScheduleRegistry& registry, const Environment& environment) {
+  Plan plan{load_config(options.config, options.overrides, process_variable), {}, RankLayout({}), {}, {}};
+  resolve(plan.config, environment.world_size);
+  take_schedule(plan, registry.find(plan.config.pipeline_schedule, origin_of_schedule(process_variable)));
   plan.data = open_training_data(plan.config, plan.layout.data_rank(environment.rank));
   std::error_code error;
   std::filesystem::create_directories(plan.config.output_dir, error);
   if (error) {
-    throw UserError("output_dir", fmt::format("must be a folder that can be made, got {}: {}; for example output",
-                                              plan.config.output_dir, error.message()));
+    throw UserError(origin_of_output(process_variable),
+                    fmt::format("must be a folder that can be made, got {}: {}; for example output",
+                                plan.config.output_dir, error.message()));
   }
   return plan;
 }
 
 void compare_with_other_ranks(const Plan& plan, const Environment& environment, c10d::Store& store) {
-  KeyValues pairs = key_values(plan.config);
+  KeyValues pairs = run_variable_values(process_variable);
+  const KeyValues keys = key_values(plan.config);
+  pairs.insert(pairs.end(), keys.begin(), keys.end());
   pairs.emplace_back("the number of processes", std::to_string(environment.world_size));
   pairs.emplace_back("the number of tokens in data_path", std::to_string(plan.data.num_tokens));
+  if (const auto& times = plan.config.layer_times) {
+    pairs.emplace_back("the layers in cost_file",
+                       fmt::format("{}, {}, {}", times->embedding, fmt::join(times->layers, ", "), times->head));
+  }
   std::vector<KeyValues> by_rank;
   for (const std::string& text :
        gather_texts(store, "config", environment.rank, environment.world_size, to_text(pairs))) {
     by_rank.push_back(from_text(text));
   }
   check_agreement(by_rank);
+}
+
+// Where the schedule was left open. Collective.
+void settle_schedule(Plan& plan, const Environment& environment, c10d::Store& store) {
+  if (!plan.schedule.choose) {
+    return;
+  }
+  plan.choice = choose_on_first_rank(plan.schedule, plan.config, store, environment.rank);
+  take_schedule(plan, plan.schedule.chosen(plan.choice->rows));
 }
 
 // As torchrun does: processes that share a machine get a thread each, unless the user says otherwise.
@@ -75,13 +101,16 @@ class Trainer {
         schedule_(plan.schedule.make(context)),
         main_gradients_(schedule_->main_gradients()),
         optimizer_(make_optimizer(config_, schedule_->chunks(), main_gradients_, &context.parallel)),
-        memory_(context, *schedule_, memory) {
+        memory_(context, *schedule_, memory),
+        timeline_(context, *schedule_, memory_),
+        choice_(plan.choice) {
     if (context.parallel.rank() == 0) {
       log_.emplace(config_, stdout);
     }
   }
 
   void run() {
+    check_memory();
     say(fmt::format(
         "{}: {} process(es) (tensor {}, pipeline {}, data {}, expert {}), {} micro-batches of {} x {} tokens "
         "a step and data-parallel rank, {} samples in {}",
@@ -89,6 +118,7 @@ class Trainer {
         config_.pipeline_size(), config_.data_parallel_size, config_.expert_model_parallel_size,
         config_.num_microbatches(), config_.micro_batch_size, config_.seq_length, data_.training->size(),
         config_.data_path));
+    write_choice();
     for (std::int64_t iteration = 1; iteration <= config_.train_iters; ++iteration) {
       const IterationRecord record = step(iteration);
       if (log_) {
@@ -96,6 +126,7 @@ class Trainer {
       }
     }
     write_actions();
+    timeline_.write(*optimizer_);
     report_memory();
     for (const std::string& note : schedule_->notes()) {
       say(note);
@@ -109,6 +140,25 @@ class Trainer {
   void say(const std::string& line) {
     if (log_) {
       log_->say(line);
+    }
+  }
+
+  // A choice kept to the limit already, by what was measured.
+  void check_memory() const {
+    const auto needed = static_cast<double>(memory_.expected_bytes()) / 1e9;
+    if (config_.memory_limit_gb > 0 && needed > config_.memory_limit_gb && !choice_) {
+      throw UserError(
+          "memory_limit_gb",
+          fmt::format("must be at least what rank {} needs under {} = {:.6g}, got {:.6g}; for example {:.3g}",
+                      context_.parallel.rank(), config_.pipeline_schedule, needed, config_.memory_limit_gb,
+                      1.1 * needed));
+    }
+  }
+
+  void write_choice() {
+    if (choice_ && log_) {
+      say(choice_->reason);
+      say(fmt::format("the schedule: {}", write_rows(*choice_, context_.output_dir).string()));
     }
   }
 
@@ -127,6 +177,7 @@ class Trainer {
     balance_experts(config_, schedule_->chunks(), context_.parallel, outcome.skipped);
     data_.training->advance();
     const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+    timeline_.end_step(iteration);
     record.grad_norm = outcome.grad_norm;
     record.skipped = outcome.skipped;
     record.consumed_samples = data_.training->consumed_samples();
@@ -199,6 +250,8 @@ class Trainer {
   NamedTensors main_gradients_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   MemoryReport memory_;
+  TimelineRecorder timeline_;
+  const std::optional<ScheduleChoice>& choice_;
   std::optional<TrainLog> log_;
 };
 
@@ -210,8 +263,10 @@ void train(Plan& plan, const Environment& environment, const Rendezvous& rendezv
   const auto memory = count_tensor_memory();
   try {
     compare_with_other_ranks(plan, environment, *rendezvous.store());
+    settle_schedule(plan, environment, *rendezvous.store());
     groups.emplace(plan.layout, environment, rendezvous.store(), std::chrono::seconds(plan.config.timeout_s));
     context.emplace(TrainContext{plan.config, *groups, rendezvous.store(), plan.config.output_dir});
+    context->memory = memory;
     trainer.emplace(*context, plan, *memory);
     trainer->run();
     watch.finish();

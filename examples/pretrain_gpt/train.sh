@@ -22,12 +22,6 @@ if [[ ! -x $program ]]; then
   exit 1
 fi
 
-prepare_data() {
-  local sources
-  sources=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["stdlib"])')
-  "$program" prepare-data --input "$sources" --extensions .py --max-bytes 8000000 --output data/python
-}
-
 # A port that is free now.
 free_port() {
   python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
@@ -58,7 +52,7 @@ start_processes() {
 }
 
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-[[ -f data/python.idx ]] || prepare_data
+examples/pretrain_gpt/prepare_data.sh
 if [[ -x .venv/bin/torchrun ]]; then
   exec .venv/bin/torchrun --nproc-per-node "$nproc" --master-port "$(free_port)" --no-python \
     "$program" "${arguments[@]}"

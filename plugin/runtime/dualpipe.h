@@ -94,6 +94,9 @@ struct PipelineOptions {
   int nccl_max_ctas = 0;                              // CTAs of one edge's kernels; 0 leaves it to NCCL.
   // fp32 buffers by logical name that gradients are added to instead of `.grad`.
   std::map<std::string, at::Tensor> main_grads = {};
+  // Bytes that count as live activations, by the host's own measure; empty: unknown. Asked at the end of every compute
+  // action, for StepStatistics::memory, so it should take a microsecond rather than more.
+  std::function<std::int64_t()> live_bytes = {};
   // Where ranks tell each other of failures; null: ranks notice by their connections alone. A watchdog thread looks at
   // it and, when a rank has failed, calls on_fatal (once, from its own thread or from that of the failing call), or
   // wakes this rank with an error where there is none.
@@ -141,6 +144,8 @@ class Pipeline {
   int rank() const;
   int size() const;
   const std::string& schedule() const;
+  int num_microbatches() const;
+  int num_stages() const;                        // Of the whole pipeline.
   std::vector<int> stages() const;               // Of this rank, in module order.
   std::vector<int> input_micro_batches() const;  // Ascending.
   std::vector<int> loss_micro_batches() const;   // Ascending.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "plugin/runtime/dtype_name.h"
@@ -35,6 +36,15 @@ std::string to_string(const TensorSpec& spec) {
   if (!spec.defined) return "undefined";
   return fmt::format("{} [{}]{}", dtype_name(spec.dtype), fmt::join(spec.sizes, ", "),
                      spec.requires_grad ? " with gradient" : "");
+}
+
+bool fits(const BoundarySpec& agreed, const TensorList& tensors) {
+  return std::equal(agreed.begin(), agreed.end(), tensors.begin(), tensors.end(),
+                    [](const TensorSpec& spec, const at::Tensor& tensor) {
+                      if (!tensor.defined() || !spec.defined) return tensor.defined() == spec.defined;
+                      return spec.requires_grad == tensor.requires_grad() && spec.dtype == tensor.scalar_type() &&
+                             tensor.sizes() == spec.sizes;
+                    });
 }
 
 std::optional<std::string> difference(const BoundarySpec& agreed, const BoundarySpec& given) {

@@ -28,6 +28,8 @@ using BoundarySpec = std::vector<TensorSpec>;
 
 BoundarySpec spec_of(const TensorList& tensors);
 std::string to_string(const TensorSpec& spec);  // "float32 [4, 128, 64] with gradient", "undefined"
+// Whether there is no difference between the agreement and the tensors' spec.
+bool fits(const BoundarySpec& agreed, const TensorList& tensors);
 // "output 1: agreed float32 [4, 128], given float32 [4, 129]", or nothing where they are equal.
 std::optional<std::string> difference(const BoundarySpec& agreed, const BoundarySpec& given);
 

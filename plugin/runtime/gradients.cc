@@ -200,6 +200,18 @@ void Gradients::finish(std::size_t index) {
   if (!parameters_[index].main_grad.defined()) parameters_[index].parameter.mutable_grad() = sum.defined() ? sum : own;
 }
 
+std::size_t Gradients::bytes() const {
+  std::size_t sum = 0;
+  const auto add = [&sum](const at::Tensor& tensor) { sum += tensor.defined() ? tensor.nbytes() : 0; };
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    add(parameters_[i].main_grad);
+    add(parameters_[i].parameter.grad());
+    add(earlier_[i]);
+    add(step_[i]);
+  }
+  return sum;
+}
+
 at::Tensor Gradients::gradient(std::size_t index) const {
   const StageParameter& parameter = parameters_.at(index);
   return parameter.main_grad.defined() ? parameter.main_grad : parameter.parameter.grad();

@@ -66,6 +66,9 @@ class Gradients {
   // The final gradient that an optimizer reads: `.grad` or the host's buffer. May be undefined.
   at::Tensor gradient(std::size_t index) const;
 
+  // Of all gradients that are there now, those set aside too.
+  std::size_t bytes() const;
+
  private:
   void begin(std::size_t index);
   void finish(std::size_t index);

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -22,9 +23,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Posting {
+  Posting(const MessageName& name, const TensorList& tensors) : name(name), tensors(tensors) {}
+
   MessageName name;
   TensorList tensors;
-  bool done = false;
+  std::atomic<bool> done = false;
   Clock::time_point arrival;  // Once done: when wait() may return.
   std::string error;          // Once done: the two sides do not match.
 };
@@ -47,7 +50,8 @@ struct Round {
 
 struct Endpoint {
   std::condition_variable wake;
-  bool aborted = false;
+  bool waits = false;  // So that nobody is woken who does not wait.
+  std::atomic<bool> aborted = false;
   std::string reason;
   std::int64_t rounds = 0;
 };
@@ -79,7 +83,8 @@ std::string mismatch(const Posting& send, const Posting& receive) {
          describe_tensors(send.tensors) + ", the receiver expected " + describe_tensors(receive.tensors);
 }
 
-// What the ranks share. Every member is guarded by `mutex`; payloads are copied outside of it.
+// What the ranks share. Every member is guarded by `mutex`; payloads are copied outside of it. A message that has
+// arrived is taken without it.
 class Hub {
  public:
   Hub(int ranks, const LoopbackOptions& options) : options_(options), endpoints_(ranks) {}
@@ -88,7 +93,7 @@ class Hub {
   at::Device device() const { return options_.device; }
 
   PostingPtr post(MessageName name, const TensorList& tensors) {
-    auto mine = std::make_shared<Posting>(Posting{name, tensors, false, {}, {}});
+    auto mine = std::make_shared<Posting>(name, tensors);
     PostingPtr other = match(mine);
     if (other) {
       deliver(*mine, *other);
@@ -98,12 +103,14 @@ class Hub {
 
   void wait(Posting& posting) {
     const auto describe = [&] { return posting.name.to_string(); };
-    std::unique_lock lock(mutex_);
-    sleep_until_done(lock, posting.name.rank, describe, [&] { return posting.done; });
     Endpoint& endpoint = endpoints_[posting.name.rank];
-    while (Clock::now() < posting.arrival) {
-      endpoint.wake.wait_until(lock, posting.arrival);
-      throw_if_aborted(endpoint, describe);
+    if (options_.delay.count() > 0 || endpoint.aborted || !posting.done) {
+      std::unique_lock lock(mutex_);
+      sleep_until_done(lock, posting.name.rank, describe, [&] { return posting.done.load(); });
+      while (Clock::now() < posting.arrival) {
+        endpoint.wake.wait_until(lock, posting.arrival);
+        throw_if_aborted(endpoint, describe);
+      }
     }
     if (!posting.error.empty()) {
       throw TransportError(posting.error);
@@ -177,12 +184,17 @@ class Hub {
       error = mismatch(send, receive);
     }
     const Clock::time_point now = Clock::now();
-    std::lock_guard lock(mutex_);
+    Endpoint& endpoint = endpoints_[other.name.rank];
+    std::unique_lock lock(mutex_);
     send.arrival = now;
     receive.arrival = now + options_.delay;
     send.error = receive.error = error;
     send.done = receive.done = true;
-    endpoints_[other.name.rank].wake.notify_all();
+    const bool wakes = endpoint.waits;
+    lock.unlock();
+    if (wakes) {
+      endpoint.wake.notify_all();
+    }
   }
 
   template <typename Describe, typename Done>
@@ -191,7 +203,9 @@ class Hub {
     throw_if_aborted(endpoint, describe);
     const Clock::time_point deadline = Clock::now() + options_.timeout;
     while (!done()) {
+      endpoint.waits = true;
       const bool late = endpoint.wake.wait_until(lock, deadline) == std::cv_status::timeout;
+      endpoint.waits = false;
       throw_if_aborted(endpoint, describe);
       if (late && !done()) {
         throw TransportError(describe() + ": timed out after " + std::to_string(options_.timeout.count()) + " ms");

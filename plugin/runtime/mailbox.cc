@@ -17,10 +17,18 @@ Op wait_for(Kind send, int stage, int micro_batch) {
   return make_op(stage, send == Kind::kSendForward ? Kind::kWaitSendForward : Kind::kWaitSendBackward, micro_batch);
 }
 
+// Without the graph that it is in. Most are as they have to be: nothing is dispatched for them.
+at::Tensor plain(const at::Tensor& tensor) {
+  at::Tensor values = tensor.requires_grad() ? tensor.variable_data() : tensor;
+  if (values.is_contiguous() && !values.is_conj() && !values.is_neg()) return values;
+  return values.detach().resolve_conj().resolve_neg().contiguous();
+}
+
 TensorList contiguous(const TensorList& tensors) {
   TensorList ready;
+  ready.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined()) ready.push_back(tensor.detach().resolve_conj().resolve_neg().contiguous());
+    if (tensor.defined()) ready.push_back(plain(tensor));
   }
   return ready;
 }
@@ -75,22 +83,23 @@ void Mailbox::send_envelope(const Op& wait_send, int peer, const BoundarySpec& s
 void Mailbox::send_forward(int stage, int micro_batch, const TensorList& outputs) {
   const Op wait_send = wait_for(Kind::kSendForward, stage, micro_batch);
   const int peer = placement_.rank_of(stage + 1, micro_batch);
-  BoundarySpec spec = spec_of(outputs);
   const auto agreed = agreements().find(~stage);
-  if (variable_) {
+  if (variable_ || agreed == agreements().end()) {
+    BoundarySpec spec = spec_of(outputs);
     send_envelope(wait_send, peer, spec);
-  } else if (agreed == agreements().end()) {
-    send_envelope(wait_send, peer, spec);
-    agreements()[~stage] = spec;
-  } else if (const auto differs = difference(agreed->second, spec)) {
+    if (!variable_) {
+      agreements()[~stage] = std::move(spec);
+    } else if (training_) {
+      sent_[{stage, micro_batch}] = std::move(spec);
+    }
+  } else if (!fits(agreed->second, outputs)) {
     throw ScheduleError(
         fmt::format("stage {} on rank {} to stage {} on rank {}", stage, transport_->rank(), stage + 1, peer),
         fmt::format("micro-batch {} must cross as the first one did; {}; set variable_seq_lengths: true to let shapes "
                     "change",
-                    micro_batch, *differs));
+                    micro_batch, *difference(agreed->second, spec_of(outputs))));
   }
   keep(wait_send, peer, contiguous(outputs));
-  if (training_) sent_[{stage, micro_batch}] = std::move(spec);
 }
 
 void Mailbox::send_backward(int stage, int micro_batch, const TensorList& input_grads, const TensorList& inputs) {
@@ -127,18 +136,19 @@ void Mailbox::read_envelope(Incoming& incoming, int peer) {
   }
   incoming.envelope_transfer.reset();
   incoming.envelope.clear();
-  incoming.spec = decode(words);
-  if (!variable_) agreements()[incoming.op.stage] = incoming.spec;
+  incoming.own_spec = decode(words);
+  if (!variable_) agreements()[incoming.op.stage] = incoming.own_spec;
 }
 
 void Mailbox::post_payload(Incoming& incoming, int peer) {
   const bool backward = incoming.op.kind == Kind::kRecvBackward;
-  if (backward) {
-    incoming.spec = sent_.at({incoming.op.stage, incoming.op.micro_batch});
-  } else if (!variable_) {
-    incoming.spec = agreements().at(incoming.op.stage);
+  const int stage = incoming.op.stage;
+  if (!variable_) {
+    incoming.agreed = &agreements().at(backward ? ~stage : stage);
+  } else if (backward) {
+    incoming.own_spec = std::move(sent_.extract({stage, incoming.op.micro_batch}).mapped());
   }
-  incoming.payload = allocate(incoming.spec, transport_->device(), backward);
+  incoming.payload = allocate(incoming.spec(), transport_->device(), backward);
   if (!incoming.payload.empty()) incoming.transfer = transport_->receive(peer, kChannel, incoming.payload);
 }
 
@@ -186,7 +196,7 @@ TensorList Mailbox::take_forward(int stage, int micro_batch) {
   Incoming arrived = take(make_op(stage, Kind::kRecvForward, micro_batch));
   TensorList inputs;
   std::size_t next = 0;
-  for (const TensorSpec& spec : arrived.spec) {
+  for (const TensorSpec& spec : arrived.spec()) {
     inputs.push_back(spec.defined ? arrived.payload[next++].set_requires_grad(spec.requires_grad) : at::Tensor());
   }
   return inputs;
@@ -194,10 +204,9 @@ TensorList Mailbox::take_forward(int stage, int micro_batch) {
 
 TensorList Mailbox::take_backward(int stage, int micro_batch) {
   Incoming arrived = take(make_op(stage, Kind::kRecvBackward, micro_batch));
-  sent_.erase({stage, micro_batch});
   TensorList gradients;
   std::size_t next = 0;
-  for (const TensorSpec& spec : arrived.spec) {
+  for (const TensorSpec& spec : arrived.spec()) {
     gradients.push_back(spec.defined && spec.requires_grad ? arrived.payload[next++] : at::Tensor());
   }
   return gradients;

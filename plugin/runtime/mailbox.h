@@ -60,7 +60,9 @@ class Mailbox {
     Op op;
     TensorList envelope;  // The buffer of a posted envelope.
     std::unique_ptr<Transfer> envelope_transfer;
-    BoundarySpec spec;  // Once known.
+    BoundarySpec own_spec;                 // Once known, where shapes may differ.
+    const BoundarySpec* agreed = nullptr;  // Once known, elsewhere: what messages of its boundary look like.
+    const BoundarySpec& spec() const { return agreed ? *agreed : own_spec; }
     TensorList payload;
     std::unique_ptr<Transfer> transfer;  // Null where the payload has no tensors.
   };
@@ -81,9 +83,10 @@ class Mailbox {
   Placement placement_;
   bool variable_;
   bool training_ = true;
-  std::map<int, BoundarySpec> agreed_training_;       // By stage, of messages in and out of it: +stage for inputs,
-  std::map<int, BoundarySpec> agreed_evaluation_;     // ~stage for outputs.
-  std::map<std::pair<int, int>, BoundarySpec> sent_;  // By (stage, micro-batch): what its gradients look like.
+  std::map<int, BoundarySpec> agreed_training_;    // By stage, of messages in and out of it: +stage for inputs,
+  std::map<int, BoundarySpec> agreed_evaluation_;  // ~stage for outputs.
+  // By (stage, micro-batch), where shapes may differ: what its gradients look like.
+  std::map<std::pair<int, int>, BoundarySpec> sent_;
   std::map<Op, Incoming> incoming_;
   std::map<int, Edge> unresolved_;  // By peer.
   std::map<Op, std::vector<std::unique_ptr<Transfer>>> unsettled_;

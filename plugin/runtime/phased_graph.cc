@@ -24,8 +24,7 @@ class PhasedGraph::Recorded {
   Recorded(const PhasedGraph& graph, char letter, int phase, const char* what = "")
       : recorder_(graph.site_.recorder), guard_(at::RecordScope::USER_SCOPE), start_(recorder_.seconds()) {
     if (!guard_.isActive()) return;
-    guard_.before(fmt::format("dualpipe::{}{}{} {}{}", graph.site_.stage, letter, graph.site_.micro_batch,
-                              graph.phases_[phase].spec.name, what));
+    guard_.before(fmt::format("dualpipe::{}{}", graph.name_of(letter, phase), what));
   }
   double start() const { return start_; }
 
@@ -38,6 +37,15 @@ class PhasedGraph::Recorded {
 PhasedGraph::PhasedGraph(GraphSite site, const std::vector<Phase>& phases, TensorList inputs)
     : StageGraph(std::move(site), std::move(inputs)), phases_(phases), states_(phases.size()), values_(inputs_) {
   for (State& state : states_) state.context.micro_batch = site_.micro_batch;
+}
+
+std::string PhasedGraph::name_of(char letter, int phase) const {
+  return fmt::format("{}{}{} {}", site_.stage, letter, site_.micro_batch, phases_[phase].spec.name);
+}
+
+void PhasedGraph::note(PhasePart part, char letter, int phase, double start) {
+  site_.recorder.add(PhaseSpan{site_.stage, site_.micro_batch, part, phase, false, start, site_.recorder.seconds(), 0,
+                               name_of(letter, phase)});
 }
 
 std::string PhasedGraph::origin(int phase) const {
@@ -143,8 +151,7 @@ const TensorList& PhasedGraph::gradients_of(int phase) {
 void PhasedGraph::run(PhasePart part, int phase) {
   const Recorded recorded(*this, letter_of(part), phase);
   part == PhasePart::kForward ? run_forward(phase) : part == PhasePart::kInput ? run_input(phase) : run_weight(phase);
-  site_.recorder.add(
-      {site_.stage, site_.micro_batch, part, phase, false, recorded.start(), site_.recorder.seconds(), 0});
+  note(part, letter_of(part), phase, recorded.start());
 }
 
 StageOutputs PhasedGraph::compute(int phase) {
@@ -188,8 +195,7 @@ void PhasedGraph::run_backward(int phase) {
   recompute(phase);
   gradients_ = states_[phase].piece.backward(gradients_of(phase));
   states_[phase].context.saved.reset();
-  site_.recorder.add(
-      {site_.stage, site_.micro_batch, PhasePart::kInput, phase, false, recorded.start(), site_.recorder.seconds(), 0});
+  note(PhasePart::kInput, 'B', phase, recorded.start());
 }
 
 // Without inputs that need a gradient there is no I, so what it needs is computed again in W. The loss is not: a W may
@@ -248,7 +254,8 @@ void PhasedGraph::wait(PhasePart part, int phase) {
   const TensorList result = state.under_way->wait();
   state.under_way.reset();
   const double end = site_.recorder.seconds();
-  site_.recorder.add({site_.stage, site_.micro_batch, part, phase, true, state.posted, end, end - recorded.start()});
+  site_.recorder.add(PhaseSpan{site_.stage, site_.micro_batch, part, phase, true, state.posted, end,
+                               end - recorded.start(), name_of(letter_of(part), phase)});
   take_result(part, phase, result);
 }
 

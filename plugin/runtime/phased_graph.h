@@ -73,6 +73,8 @@ class PhasedGraph final : public StageGraph {
   void require_declared(int phase, const char* verb, const std::optional<TensorForms>& declared,
                         const TensorList& tensors) const;
   std::string origin(int phase) const;
+  std::string name_of(char letter, int phase) const;  // "3F5 0.attention"
+  void note(PhasePart part, char letter, int phase, double start);
 
   const std::vector<Phase>& phases_;
   std::vector<State> states_;

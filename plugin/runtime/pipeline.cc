@@ -48,6 +48,7 @@ void Pipeline::Impl::build(std::vector<StageParameter> parameters) {
   auto mailbox = std::make_shared<Mailbox>(transport, placement, options.variable_seq_lengths);
   executor = std::make_unique<Executor>(transport->rank(), placement, stages, std::move(overlap), std::move(mailbox),
                                         *gradients, *reduction);
+  executor->sample_memory_by(options.live_bytes);
   weights = make_weights();
 }
 
@@ -135,6 +136,8 @@ void Pipeline::guarded(const std::string& action, const std::function<void()>& b
 int Pipeline::rank() const { return impl_->transport->rank(); }
 int Pipeline::size() const { return impl_->transport->size(); }
 const std::string& Pipeline::schedule() const { return impl_->name; }
+int Pipeline::num_microbatches() const { return impl_->plan.schedule.num_microbatches; }
+int Pipeline::num_stages() const { return impl_->plan.schedule.placement.stages(); }
 std::vector<int> Pipeline::stages() const { return impl_->plan.schedule.placement.stages_of(rank()); }
 std::vector<int> Pipeline::input_micro_batches() const { return impl_->plan.input_ids; }
 std::vector<int> Pipeline::loss_micro_batches() const { return impl_->plan.loss_ids; }

@@ -8,13 +8,17 @@
 namespace dualpipe {
 namespace {
 
-// A tensor of the same shape and dtype in the same place of the graph, without storage to speak of.
-at::Tensor stand_in_for(const at::Tensor& output) {
+OutputPlace place_of(const at::Tensor& output) {
   if (!output.defined()) return {};
-  at::Tensor tensor = at::zeros({}, output.options().requires_grad(false)).expand(output.sizes());
-  if (output.requires_grad()) {
-    torch::autograd::impl::set_gradient_edge(tensor, torch::autograd::impl::gradient_edge(output));
-  }
+  OutputPlace place{output.sizes().vec(), output.options().requires_grad(false), {}};
+  if (output.requires_grad()) place.edge = torch::autograd::impl::gradient_edge(output);
+  return place;
+}
+
+at::Tensor stand_in_at(const OutputPlace& place) {
+  if (!place.sizes) return {};
+  at::Tensor tensor = at::zeros({}, place.options).expand(*place.sizes);
+  if (place.edge.is_valid()) torch::autograd::impl::set_gradient_edge(tensor, place.edge);
   return tensor;
 }
 
@@ -41,18 +45,30 @@ void WholeGraph::keep(const StageOutputs& outputs) {
   piece_.begin(inputs_);
   piece_.keep(outputs);
   if (!hooked_) return;
-  stand_ins_.loss = outputs.loss;
-  for (const at::Tensor& output : outputs.tensors) stand_ins_.tensors.push_back(stand_in_for(output));
+  loss_ = outputs.loss;
+  places_.clear();
+  for (const at::Tensor& output : outputs.tensors) places_.push_back(place_of(output));
+}
+
+StageOutputs WholeGraph::stand_ins() const {
+  StageOutputs outputs{{}, loss_};
+  for (const OutputPlace& place : places_) outputs.tensors.push_back(stand_in_at(place));
+  return outputs;
+}
+
+void WholeGraph::forget_outputs() {
+  loss_.reset();
+  places_.clear();
 }
 
 TensorList WholeGraph::backward(const TensorList& gradients) {
-  stand_ins_ = {};
+  forget_outputs();
   inputs_.clear();
   return piece_.backward(gradients);
 }
 
 TensorList WholeGraph::backward_input(const TensorList& gradients) {
-  stand_ins_ = {};
+  forget_outputs();
   inputs_.clear();
   return piece_.backward_input(gradients, site_, site_.key());
 }

@@ -3,11 +3,25 @@
 // A stage's forward in one graph, made by StageModule::forward or by a model's own overlapped_forward_backward.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/edge.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
 #include "plugin/runtime/graph_piece.h"
 #include "plugin/runtime/stage_graph.h"
 #include "plugin/runtime/stage_module.h"
 
 namespace dualpipe {
+
+// Where in the graph an output is, and what it looks like; nothing of an undefined one.
+struct OutputPlace {
+  std::optional<std::vector<std::int64_t>> sizes;
+  at::TensorOptions options;
+  torch::autograd::Edge edge;  // Invalid where the output needs no gradient.
+};
 
 class WholeGraph final : public StageGraph {
  public:
@@ -23,14 +37,17 @@ class WholeGraph final : public StageGraph {
   StageModule& begin_micro_batch();
   void keep(const StageOutputs& outputs);
   StageModule& module() { return module_; }
-  // The outputs' graph, shapes and dtypes without their values, and the loss.
-  const StageOutputs& stand_ins() const { return stand_ins_; }
+  // Tensors with the outputs' graph, shapes and dtypes, without their values or storage to speak of, and the loss.
+  StageOutputs stand_ins() const;
 
  private:
+  void forget_outputs();
+
   StageModule& module_;
   bool hooked_;
   GraphPiece piece_;
-  StageOutputs stand_ins_;
+  at::Tensor loss_;  // What stand_ins() are made of, where a hook may ask.
+  std::vector<OutputPlace> places_;
 };
 
 }  // namespace dualpipe

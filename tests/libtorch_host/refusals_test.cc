@@ -6,6 +6,7 @@
 #include <csignal>
 #include <fstream>
 
+#include "adapters/libtorch_host/auto_schedule.h"
 #include "adapters/libtorch_host/plugin_schedule.h"
 #include "examples/pretrain_gpt/extensions.h"
 #include "tests/support/gloo_group.h"
@@ -88,6 +89,73 @@ TEST(TrainerRefusals, ATiedEmbeddingInTheMiddleOfDividedPipelines) {
   EXPECT_THAT(refusal(path, 4, config), HasSubstr("got ranks 0 and 1"));
   config.untie_embeddings_and_output_weights = true;
   EXPECT_EQ(refusal(path, 4, config), "accepted");
+}
+
+// --- auto
+
+TEST(TrainerRefusals, AutoSaysWhatItNeeds) {
+  pretrain_gpt::Config config = small();
+  EXPECT_EQ(refusal("auto", 4, config), "accepted");
+  config.memory_limit_gb = 1;
+  EXPECT_EQ(refusal("auto", 4, config),
+            "[memory_limit_gb] must come with a cost_file whose stages have parameter_bytes and activation_bytes under "
+            "pipeline_schedule: auto, got no cost_file; for example cost_file: output/profile/cost.json, which "
+            "`dualpipe profile` writes");
+  config.cost_file = testing::TempDir() + "/without_bytes.json";
+  std::ofstream(config.cost_file) << R"({"format": "dualpipe-cost", "version": 1, "unit": "ms",)"
+                                  << R"("stages": [{"forward": 1, "backward_input": 1, "backward_weight": 1}]})";
+  EXPECT_THAT(refusal("auto", 4, config), HasSubstr("got none in " + config.cost_file + "; for example"));
+  config.memory_limit_gb = 0;
+  EXPECT_EQ(refusal("auto", 4, config), "accepted");
+  config.cost_file = "/no/such/cost.json";
+  EXPECT_THAT(refusal("auto", 4, config), HasSubstr("/no/such/cost.json"));
+  config = small();
+  config.num_layers = 3;
+  EXPECT_EQ(refusal("auto", 4, config),
+            "[num_layers] must be at least the number of stages = 4, got 3: 1 stages would hold no layer; for example "
+            "4");
+  config.pipeline_layer_counts = {1, 2};
+  EXPECT_THAT(refusal("auto", 4, config), HasSubstr("[pipeline_layer_counts] must list 4 stages"));
+  config = small();
+  config.pipeline_layer_counts = {1, 1, 1, 1, 1, 1, 1, 2};
+  EXPECT_THAT(refusal("auto", 4, config), HasSubstr("add up to num_layers = 8, got [1, 1, 1, 1, 1, 1, 1, 2]: 9"));
+}
+
+TEST(AutoRequest, HasPlacementsThatTheLayersAndTheBatchAllow) {
+  using enum PlacementKind;
+  pretrain_gpt::Config config = small();
+  EXPECT_THAT(libtorch_host::auto_request(config, 4).placements, testing::ElementsAre(kLoop, kBidirectional, kVee));
+  EXPECT_EQ(libtorch_host::auto_request(config, 4).virtual_pipeline_model_parallel_size, 2);
+  config.global_batch_size = 15;
+  EXPECT_THAT(libtorch_host::auto_request(config, 4).placements, testing::ElementsAre(kLoop, kVee));
+  config.num_layers = 7;
+  EXPECT_THAT(libtorch_host::auto_request(config, 4).placements, testing::ElementsAre(kLoop));
+  EXPECT_EQ(libtorch_host::auto_request(config, 4).virtual_pipeline_model_parallel_size, 1);
+  config = small();
+  config.pipeline_layer_counts = {1, 1, 1, 1, 1, 1, 1, 1};
+  EXPECT_THAT(libtorch_host::auto_request(config, 4).placements, testing::ElementsAre(kVee));
+  config.pipeline_layer_counts = {1, 2, 2, 3};
+  const AutoRequest request = libtorch_host::auto_request(config, 4);
+  EXPECT_THAT(request.placements, testing::ElementsAre(kLoop, kBidirectional));
+  ASSERT_EQ(request.cost.per_stage.size(), 4u);
+  EXPECT_EQ(request.cost.per_stage[3], (StageCost{3, 3, 3, 9}));
+}
+
+TEST(AutoRequest, HasEqualCostsWhereLayersAreBalanced) {
+  pretrain_gpt::Config config = small();
+  config.cost_file = testing::TempDir() + "/uneven.json";
+  std::ofstream(config.cost_file)
+      << R"({"format": "dualpipe-cost", "version": 1, "unit": "ms", "latency": 0.5, "stages": [)"
+      << R"({"forward": 1, "backward_input": 2, "backward_weight": 1, "overlapped": 3},)"
+      << R"({"forward": 3, "backward_input": 4, "backward_weight": 3, "overlapped": 7}]})";
+  AutoRequest request = libtorch_host::auto_request(config, 2);
+  EXPECT_EQ(request.cost.latency, 0.5);
+  EXPECT_THAT(request.cost.per_stage, testing::ElementsAre(StageCost{1, 2, 1, 3}, StageCost{3, 4, 3, 7}));
+  EXPECT_TRUE(request.memory.empty());
+  config.balance = "measured";
+  config.layer_times = pretrain_gpt::LayerTimes{1, std::vector<double>(8, 1), 2};
+  request = libtorch_host::auto_request(config, 2);
+  EXPECT_THAT(request.cost.per_stage, testing::ElementsAre(StageCost{2, 3, 2, 5}, StageCost{2, 3, 2, 5}));
 }
 
 // Every rank makes the schedule and steps; rank 3 throws or dies in the middle of the second step.

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <tuple>
@@ -18,6 +20,7 @@
 #include "examples/pretrain_gpt/layer_division.h"
 #include "examples/pretrain_gpt/model/token_loss.h"
 #include "examples/pretrain_gpt/optimizer.h"
+#include "examples/pretrain_gpt/trace_recorder.h"
 #include "tests/pretrain_gpt/rank_threads.h"
 
 namespace pretrain_gpt {
@@ -226,6 +229,98 @@ TEST(Builtin1F1B, RunsOneForwardAndOneBackwardInTurn) {
   EXPECT_EQ(rows[0], "0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3");
   EXPECT_EQ(rows[1], "1F0,1F1,1B0,1F2,1B1,1F3,1B2,1B3");
   EXPECT_EQ(rows[2], "2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3");
+}
+
+std::vector<std::string> names_of(const std::vector<TraceSpan>& spans) {
+  std::vector<std::string> names;
+  for (const TraceSpan& span : spans) {
+    names.push_back(span.name);
+  }
+  return names;
+}
+
+// What a step's trace says of time and memory. Nothing is allocated in the memory that is counted here, so that what it
+// shows is how much of it gradients took.
+void expect_plausible(const StepTrace& trace, ForwardBackward& schedule) {
+  double before = 0;
+  for (const TraceSpan& action : trace.actions) {
+    EXPECT_LE(before, action.start) << action.name;
+    EXPECT_LT(action.start, action.end) << action.name;
+    before = action.end;
+  }
+  ASSERT_EQ(trace.memory.size(), trace.actions.size() + 1);
+  EXPECT_EQ(trace.memory.front().bytes, 0);
+  EXPECT_EQ(trace.memory.back().bytes, -gradient_bytes(rank_parameters(schedule.chunks())));
+}
+
+TEST(Builtin1F1B, TracesWhatItRan) {
+  Config config = test_config(4);
+  config.record_timeline = 1;
+  std::vector<StepTrace> traces(3);
+  const double before = unix_seconds();
+  run_rank_threads(config, 3, [&](const TrainContext& given) {
+    TrainContext context = given;
+    context.memory = std::make_shared<TensorMemory>();
+    const auto schedule = builtin_1f1b().make(context);
+    EXPECT_FALSE(schedule->recorded_actions());
+    for (int step = 0; step < 2; ++step) {
+      schedule->chunks().at(0)->zero_grad();
+      schedule->train_step(reader(config));
+    }
+    schedule->evaluate(reader(config));
+    const StepTrace trace = schedule->trace().value();
+    expect_plausible(trace, *schedule);
+    traces[static_cast<std::size_t>(context.rank)] = trace;
+  });
+  EXPECT_THAT(names_of(traces[0].actions),
+              testing::ElementsAre("0F0", "0F1", "0F2", "0B0", "0F3", "0B1", "0B2", "0B3"));
+  EXPECT_THAT(names_of(traces[2].actions),
+              testing::ElementsAre("2F0", "2B0", "2F1", "2B1", "2F2", "2B2", "2F3", "2B3"));
+  EXPECT_EQ(traces[0].peak_activations, 3);
+  EXPECT_EQ(traces[1].peak_activations, 2);
+  EXPECT_EQ(traces[2].peak_activations, 1);
+  // One clock: a forward begins behind that of the rank before.
+  EXPECT_GT(traces[0].began, before);
+  EXPECT_LT(traces[0].began + traces[0].actions[0].start, traces[2].began + traces[2].actions[0].start);
+}
+
+// Of an action of the smallest model that is worth a look, configs/gpt_tiny.yaml on one rank.
+TEST(Builtin1F1B, TracesAtLittleCost) {
+  Config config = load_config("configs/gpt_tiny.yaml", {"global_batch_size=4", "record_timeline=1"});
+  run_rank_threads(config, 1, [&](const TrainContext& given) {
+    TrainContext context = given;
+    context.memory = std::make_shared<TensorMemory>();
+    const auto schedule = builtin_1f1b().make(context);
+    schedule->train_step(reader(config));
+    const StepTrace trace = schedule->trace().value();
+    double action_seconds = trace.actions.front().end - trace.actions.front().start;
+    for (const TraceSpan& action : trace.actions) {
+      action_seconds = std::min(action_seconds, action.end - action.start);
+    }
+    const auto parameters = rank_parameters(schedule->chunks());
+    TraceRecorder recorder([&] { return context.memory->in_use() - gradient_bytes(parameters); });
+    double seconds = action_seconds;
+    constexpr int kCalls = 100;
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      recorder.begin();
+      const double start = recorder.seconds();
+      for (int call = 0; call < kCalls; ++call) {
+        recorder.add_action("0F0", recorder.seconds());
+      }
+      seconds = std::min(seconds, (recorder.seconds() - start) / kCalls);
+    }
+    EXPECT_LT(seconds, 0.01 * action_seconds);
+    RecordProperty("share", std::to_string(seconds / action_seconds));
+  });
+}
+
+TEST(Builtin1F1B, HasNoTraceUnlessItIsWanted) {
+  const Config config = test_config(2);
+  run_rank_threads(config, 1, [&](const TrainContext& context) {
+    const auto schedule = builtin_1f1b().make(context);
+    schedule->train_step(reader(config));
+    EXPECT_FALSE(schedule->trace());
+  });
 }
 
 TEST(Builtin1F1B, ReadsMicroBatchesOnTheFirstAndTheLastRankAlone) {

@@ -4,21 +4,34 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "examples/pretrain_gpt/agreement.h"
 #include "examples/pretrain_gpt/config.h"
 #include "examples/pretrain_gpt/config_fields.h"
 #include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/run_variables.h"
 
 namespace pretrain_gpt {
 namespace {
 
 using testing::ElementsAre;
 
-std::string refusal(const std::string& yaml, const Overrides& overrides = {}) {
+using Variables = std::map<std::string, std::string>;
+
+GetVariable variables(Variables values) {
+  return [values = std::move(values)](const std::string& name) {
+    const auto found = values.find(name);
+    return found == values.end() ? std::nullopt : std::optional(found->second);
+  };
+}
+
+std::string refusal(const std::string& yaml, const Overrides& overrides = {}, const Variables& given = {}) {
   try {
-    parse_config(yaml, "gpt.yaml", overrides);
+    parse_config(yaml, "gpt.yaml", overrides, variables(given));
   } catch (const UserError& error) {
     return error.what();
   }
@@ -202,6 +215,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "aux_loss"},
         Refused{"LayerFrequency", "moe_layer_freq: 0\n",
                 "[gpt.yaml:1] moe_layer_freq must be an integer from 1 to 65536, got '0'; for example 1"},
+        Refused{"TimelineSteps", "record_timeline: -1\n",
+                "[gpt.yaml:1] record_timeline must be an integer from 0 to 2147483647, got '-1'; for example 5"},
+        Refused{"MemoryLimit", "memory_limit_gb: -1\n",
+                "[gpt.yaml:1] memory_limit_gb must be a number of at least 0, got '-1'; for example 80"},
+        Refused{"SearchTime", "schedule_search_s: 0\n",
+                "[gpt.yaml:1] schedule_search_s must be a number above 0, got '0'; for example 10"},
         Refused{"LastBatch", "last_batch: keep\n",
                 "[gpt.yaml:1] last_batch must be continue, pad or drop, got 'keep'; for example continue"},
         Refused{"Float32SumsOfFloat64", "params_dtype: float64\naccumulate_allreduce_grads_in_fp32: true\n",
@@ -257,6 +276,35 @@ TEST(Overrides, AreCheckedAsTheFileIs) {
   EXPECT_EQ(refusal("micro_batch_size: 3\n", {"global_batch_size=4"}),
             "[config] global_batch_size must be a multiple of micro_batch_size, got global_batch_size = 4 (--set "
             "global_batch_size=4), with micro_batch_size = 3 (gpt.yaml:1); for example 24");
+}
+
+TEST(RunVariables, WinOverTheFileAndOverrides) {
+  const std::string yaml = "pipeline_schedule: dualpipe\noutput_dir: a\n";
+  const Config config = parse_config(yaml, "gpt.yaml", {"output_dir=b"},
+                                     variables({{"DUALPIPE_SCHEDULE", "mine: [1].csv"}, {"DUALPIPE_OUTPUT", "c d"}}));
+  EXPECT_EQ(config.pipeline_schedule, "mine: [1].csv");
+  EXPECT_EQ(config.output_dir, "c d");
+  EXPECT_EQ(parse_config(yaml, "gpt.yaml", {}, variables({})).output_dir, "a");
+}
+
+TEST(RunVariables, RecordTheTimelineUnlessItIsGiven) {
+  const Variables output{{"DUALPIPE_OUTPUT", "out"}};
+  EXPECT_EQ(parse_config("", "gpt.yaml", {}, variables({})).record_timeline, 0);
+  EXPECT_EQ(parse_config("", "gpt.yaml", {}, variables({{"DUALPIPE_SCHEDULE", "1f1b"}})).record_timeline, 0);
+  EXPECT_EQ(parse_config("", "gpt.yaml", {}, variables(output)).record_timeline, 5);
+  EXPECT_EQ(parse_config("record_timeline: 0\n", "gpt.yaml", {}, variables(output)).record_timeline, 0);
+  EXPECT_EQ(parse_config("", "gpt.yaml", {"record_timeline=9"}, variables(output)).record_timeline, 9);
+}
+
+TEST(RunVariables, AreCheckedAsWhatTheyReplace) {
+  EXPECT_EQ(refusal("", {}, {{"DUALPIPE_SCHEDULE", ""}}),
+            "[DUALPIPE_SCHEDULE] pipeline_schedule must be text, got ''; for example builtin_1f1b");
+  EXPECT_EQ(refusal("", {}, {{"DUALPIPE_OUTPUT", ""}}),
+            "[DUALPIPE_OUTPUT] output_dir must be text, got ''; for example output");
+  EXPECT_EQ(origin_of_schedule(variables({{"DUALPIPE_SCHEDULE", "x"}})), "DUALPIPE_SCHEDULE");
+  EXPECT_EQ(origin_of_schedule(variables({})), "pipeline_schedule");
+  EXPECT_EQ(origin_of_output(variables({{"DUALPIPE_OUTPUT", "x"}})), "DUALPIPE_OUTPUT");
+  EXPECT_EQ(origin_of_output(variables({})), "output_dir");
 }
 
 TEST(Config, RefusesAFileThatIsNotThere) {

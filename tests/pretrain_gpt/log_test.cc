@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,8 @@
 #include "examples/pretrain_gpt/error.h"
 #include "examples/pretrain_gpt/iteration_record.h"
 #include "examples/pretrain_gpt/line_file.h"
+#include "examples/pretrain_gpt/timeline_file.h"
+#include "examples/pretrain_gpt/trace_recorder.h"
 #include "examples/pretrain_gpt/train_log.h"
 
 namespace pretrain_gpt {
@@ -102,6 +105,63 @@ TEST(TrainLog, WritesEveryStepAndALinePerInterval) {
   EXPECT_EQ(steps, 5);
   std::fclose(stream);
   std::filesystem::remove_all(config.output_dir);
+}
+
+TEST(TimelineHeader, HasTheFormOfTheFile) {
+  TimelineHeader header{"builtin_1f1b", 1, 4, 1, 2, 8, 2, {1}, {10, 20, 40}};
+  EXPECT_EQ(timeline_header_line(header),
+            R"({"format":"dualpipe-timeline","version":1,"schedule":"builtin_1f1b","rank":1,"world_size":4,)"
+            R"("pipeline_rank":1,"pipeline_model_parallel_size":2,"num_microbatches":8,"num_stages":2,"stages":[1],)"
+            R"("parameter_bytes":10,"gradient_bytes":20,"optimizer_bytes":40})");
+}
+
+TEST(TimelineStep, HasWhatTheTraceHasAndNoMore) {
+  TimelineStep step{12, 0.5, {}, 4096};
+  step.trace.began = 1764460800.25;
+  step.trace.actions = {{"0F0", 0.125, 0.25}};
+  EXPECT_EQ(timeline_step_line(step),
+            R"({"iteration":12,"began":1764460800.25,"seconds":0.5,"spans":[["0F0",0.125,0.25]],)"
+            R"("peak_activation_bytes":4096})");
+  step.trace.phases = {{"0F0 0.attention", 0.125, 0.1875}, {"0F0 0.dispatch", 0.125, 0.25, 0.0625}};
+  step.trace.peak_activations = 3;
+  step.trace.memory = {{0, 0}, {0.25, 64}};
+  EXPECT_EQ(timeline_step_line(step),
+            R"({"iteration":12,"began":1764460800.25,"seconds":0.5,"spans":[["0F0",0.125,0.25]],)"
+            R"("phases":[["0F0 0.attention",0.125,0.1875],["0F0 0.dispatch",0.125,0.25,0.0625]],)"
+            R"("exchange_seconds":0.125,"exposed_seconds":0.0625,"peak_activations":3,)"
+            R"("peak_activation_bytes":4096,"memory":[[0.0,0],[0.25,64]]})");
+}
+
+TEST(TraceRecorder, CountsFromTheStepsBegin) {
+  std::int64_t bytes = 1000;
+  TraceRecorder recorder([&bytes] { return bytes; });
+  const double before = unix_seconds();
+  for (int step = 0; step < 2; ++step) {
+    bytes = 1000;
+    recorder.begin();
+    recorder.begin_activation();
+    recorder.begin_activation();
+    recorder.end_activation();
+    bytes = 1064;
+    recorder.add_action("0F0", 0);
+    const auto now = TraceRecorder::Clock::now();
+    recorder.add_exchange("0F0 0.dispatch", now, now + std::chrono::milliseconds(1),
+                          now + std::chrono::milliseconds(3));
+  }
+  const StepTrace& trace = recorder.trace();
+  EXPECT_GE(trace.began, before);
+  EXPECT_LE(trace.began, unix_seconds());
+  EXPECT_EQ(trace.peak_activations, 2);
+  ASSERT_EQ(trace.actions.size(), 1);
+  ASSERT_EQ(trace.memory.size(), 2);
+  EXPECT_EQ(trace.memory[0].bytes, 0);
+  EXPECT_EQ(trace.memory[1].bytes, 64);
+  EXPECT_EQ(trace.memory[1].seconds, trace.actions[0].end);
+  const auto exchanges = exchange_seconds(trace);
+  ASSERT_TRUE(exchanges);
+  EXPECT_NEAR(exchanges->total, 3e-3, 1e-9);
+  EXPECT_NEAR(exchanges->waited, 2e-3, 1e-9);
+  EXPECT_FALSE(exchange_seconds(StepTrace{}));
 }
 
 // /dev/full is a disk without space.

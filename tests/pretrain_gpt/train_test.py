@@ -18,7 +18,8 @@ import time
 import unittest
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                      "DUALPIPE_SCHEDULE", "DUALPIPE_OUTPUT")
 
 CONFIG = """
 num_layers: 4
@@ -61,13 +62,14 @@ class TrainTest(unittest.TestCase):
                        check=True, stdout=subprocess.DEVNULL)
 
     def start(self, world_size, settings=(), per_rank=None, environment=None):
-        """One process per rank; `per_rank` gives a rank settings of its own."""
+        """One process per rank; `per_rank` gives a rank settings of its own, a function `environment` variables."""
         port = str(free_port())
         processes = []
         for rank in range(world_size):
             variables = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+            more = environment(rank) if callable(environment) else environment or {}
             variables.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
-                             MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **(environment or {}))
+                             MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **more)
             arguments = [PROGRAM, "train", "--config", str(self.folder / "gpt.yaml")]
             for setting in [*settings, *(per_rank or {}).get(rank, [])]:
                 arguments += ["--set", setting]
@@ -246,11 +248,119 @@ class TrainTest(unittest.TestCase):
                 self.assertEqual(code, -signal.SIGKILL if rank == victim else 1, err)
 
     def test_a_full_disk_is_reported(self):
-        for name, settings in (("metrics.jsonl", []), ("actions.csv", ["record_actions=true"])):
+        for name, settings in (("metrics.jsonl", []), ("actions.csv", ["record_actions=true"]),
+                               ("timeline_rank0.jsonl", ["record_timeline=1"])):
             output = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
             (output / name).symlink_to("/dev/full")
             self.refused(2, f"[{output}/{name}] must be a file that can be written, got: No space left on device",
                          [*settings, f"output_dir={output}"])
+
+    def read_timelines(self, output, world_size):
+        """By rank: the header and the steps."""
+        lines = [[json.loads(line) for line in (output / f"timeline_rank{rank}.jsonl").read_text().splitlines()]
+                 for rank in range(world_size)]
+        return [(ranks[0], ranks[1:]) for ranks in lines]
+
+    def test_variables_replace_keys_and_record_the_last_steps(self):
+        settings = ["num_experts=4", "pipeline_model_parallel_size=2", "expert_model_parallel_size=2",
+                    "global_batch_size=16", "train_iters=6", "lr_warmup_iters=2"]
+        wanted = self.train(4, settings)
+        self.assertEqual([path.name for path in self.output.glob("timeline*")], [])
+        output = self.folder / "variables"
+        began = time.time()
+        outcomes = self.finish(self.start(4, [*settings, "pipeline_schedule=none", f"output_dir={self.folder}/unused"],
+                                          environment={"DUALPIPE_SCHEDULE": "builtin_1f1b",
+                                                       "DUALPIPE_OUTPUT": str(output)}))
+        ended = time.time()
+        self.assertEqual([code for code, _, _ in outcomes], [0] * 4, outcomes)
+        self.assertFalse((self.folder / "unused").exists())
+        metrics = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([(m["lm_loss"], m["grad_norm"]) for m in metrics],
+                         [(m["lm_loss"], m["grad_norm"]) for m in wanted])
+        self.assertIn("builtin_1f1b: 4 process(es)", outcomes[0][1])
+
+        bytes_of = {int(rank): [int(n) for n in numbers] for rank, *numbers in re.findall(
+            r"^rank (\d): parameters (\d+) B .*?gradients (\d+) B .*?optimizer state (\d+) B ", outcomes[0][1],
+            re.MULTILINE)}
+        rows = {0: ["0F0", "0F1", "0B0", "0F2", "0B1", "0F3", "0B2", "0B3"],
+                1: ["1F0", "1B0", "1F1", "1B1", "1F2", "1B2", "1F3", "1B3"]}
+        timelines = self.read_timelines(output, 4)
+        for rank, (header, steps) in enumerate(timelines):
+            stage = rank // 2
+            expected = {"format": "dualpipe-timeline", "version": 1, "schedule": "builtin_1f1b", "rank": rank,
+                        "world_size": 4, "pipeline_rank": stage, "pipeline_model_parallel_size": 2,
+                        "num_microbatches": 4, "num_stages": 2, "stages": [stage]}
+            self.assertEqual({key: header[key] for key in expected}, expected)
+            if rank in bytes_of:
+                self.assertEqual([header[f"{what}_bytes"] for what in ("parameter", "gradient", "optimizer")],
+                                 bytes_of[rank])
+            self.assertEqual([step["iteration"] for step in steps], [2, 3, 4, 5, 6])
+            for step in steps:
+                self.check_step(step, rows[stage])
+                if rank == 0:
+                    self.assertLess(step["seconds"], metrics[step["iteration"] - 1]["ms"] / 1e3 + 0.01)
+                self.assertTrue(began < step["began"] < step["began"] + step["seconds"] < ended)
+        # One clock: the second stage begins a micro-batch behind the first.
+        for rank in (0, 1):
+            for first, second in zip(timelines[rank][1], timelines[rank + 2][1], strict=True):
+                start = [{name: step["began"] + begin for name, begin, _ in step["spans"]} for step in (first, second)]
+                for k in range(4):
+                    self.assertLess(start[0][f"0F{k}"], start[1][f"1F{k}"])
+                    self.assertLess(start[1][f"1B{k}"], start[0][f"0B{k}"])
+
+    def check_step(self, step, row):
+        self.assertEqual([name for name, _, _ in step["spans"]], row)
+        times = [time for _, start, end in step["spans"] for time in (start, end)]
+        self.assertEqual(times, sorted(times))
+        self.assertLess(times[-1], step["seconds"])
+        exchanges = [(end - start, waited) for _, start, end, waited in step["phases"]]
+        self.assertEqual({name.split(" ")[0] for name, *_ in step["phases"]}, set(row))
+        self.assertEqual({name.split(".")[1] for name, *_ in step["phases"]}, {"counts", "dispatch", "combine"})
+        self.assertAlmostEqual(step["exchange_seconds"], sum(length for length, _ in exchanges), places=9)
+        self.assertAlmostEqual(step["exposed_seconds"], sum(waited for _, waited in exchanges), places=9)
+        self.assertTrue(0 < step["exposed_seconds"] < step["exchange_seconds"] < times[-1])
+        self.assertEqual(step["peak_activations"], 2 if row[1] == "0F1" else 1)
+        self.assertEqual([seconds for seconds, _ in step["memory"]], [0, *times[1::2]])
+        live = [size for _, size in step["memory"]]
+        self.assertEqual(live[0], 0)
+        for cell, before, after in zip(row, live[:-1], live[1:], strict=True):
+            (self.assertLess if "F" in cell else self.assertGreater)(before, after, cell)
+        self.assertLessEqual(max(live), step["peak_activation_bytes"])
+
+    def parameter_bytes(self, world_size):
+        return [json.loads((self.output / f"timeline_rank{rank}.jsonl").read_text().splitlines()[0])["parameter_bytes"]
+                for rank in range(world_size)]
+
+    def test_layers_are_balanced_by_measured_cost(self):
+        """The first layer takes five times as long as any other: it gets a process of its own, and nothing else changes."""
+        times = {"embedding": 0, "0": 5, "1": 1, "2": 1, "3": 1, "head": 1}
+        layers = [{"name": name, "forward": ms, "backward_input": ms, "backward_weight": ms}
+                  for name, ms in times.items()]
+        costs = {"format": "dualpipe-cost", "version": 1, "unit": "ms", "stages": [], "layers": layers}
+        (self.folder / "cost.json").write_text(json.dumps(costs))
+        short = ["train_iters=5", "record_timeline=1"]
+        even = self.train(2, short)
+        even_bytes = self.parameter_bytes(2)
+        measured = self.train(2, [*short, "balance=measured", f"cost_file={self.folder}/cost.json"])
+        measured_bytes = self.parameter_bytes(2)
+        self.assertEqual(sum(measured_bytes), sum(even_bytes))
+        self.assertLess(measured_bytes[0], even_bytes[0])
+        for a, b in zip(even, measured, strict=True):
+            self.assertLess(abs(a["lm_loss"] - b["lm_loss"]), 1e-4)
+
+    def test_variables_are_checked_as_what_they_replace(self):
+        self.refused(2, "[DUALPIPE_SCHEDULE] must be one of builtin_1f1b",
+                     environment={"DUALPIPE_SCHEDULE": "builtin_1f2b"})
+        self.refused(2, f"[DUALPIPE_OUTPUT] must be a folder that can be made, got {self.folder}/text.py/x: Not a "
+                        "directory; for example output", environment={"DUALPIPE_OUTPUT": f"{self.folder}/text.py/x"})
+        self.refused(2, f"[config] DUALPIPE_OUTPUT must be the same on every rank, got {self.folder}/a0 on rank 0 and "
+                        f"{self.folder}/a1 on rank 1; start all ranks with one configuration",
+                     environment=lambda rank: {"DUALPIPE_OUTPUT": f"{self.folder}/a{rank}"})
+
+    def test_a_rank_that_needs_more_memory_than_there_is(self):
+        outcomes = self.refused(2, "[memory_limit_gb] must be at least what rank ", ["memory_limit_gb=0.0001"])
+        needed = re.search(r"needs under builtin_1f1b = ([\d.]+), got 0.0001; for example", outcomes[0][2])
+        self.train(2, [f"memory_limit_gb={2 * float(needed.group(1))}"])
 
     def test_processes_of_the_script_end_with_it(self):
         for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
@@ -272,7 +382,8 @@ class TrainTest(unittest.TestCase):
         root = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         script = root / "examples/pretrain_gpt/train.sh"
         script.parent.mkdir(parents=True)
-        shutil.copy("examples/pretrain_gpt/train.sh", script)
+        for name in ("train.sh", "prepare_data.sh"):
+            shutil.copy(f"examples/pretrain_gpt/{name}", script.parent)
         (root / "data").mkdir()
         (root / "data/python.idx").touch()
         variables = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}

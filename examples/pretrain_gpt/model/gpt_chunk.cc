@@ -59,7 +59,11 @@ void GptChunk::set_step(std::int64_t step, std::optional<std::int64_t> samples) 
 }
 
 at::Tensor GptChunk::forward(const at::Tensor& input, std::int64_t micro_batch) {
-  return run_phases(phases(), {input}, micro_batch).at(0);
+  std::vector<ModelPhase> all = phases();
+  if (exchange_watch_) {
+    pretrain_gpt::watch_exchanges(all, exchange_watch_);
+  }
+  return run_phases(all, {input}, micro_batch).at(0);
 }
 
 std::vector<ModelPhase> GptChunk::phases() {

@@ -14,10 +14,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "examples/pretrain_gpt/config.h"
 #include "examples/pretrain_gpt/layer_division.h"
+#include "examples/pretrain_gpt/model/exchange_watch.h"
 #include "examples/pretrain_gpt/model/phase.h"
 #include "examples/pretrain_gpt/model/rms_norm.h"
 #include "examples/pretrain_gpt/model/transformer_layer.h"
@@ -52,6 +54,9 @@ class GptChunk : public torch::nn::Module {
   // layer; those of the backward do not count what is computed again.
   std::vector<ModelPhase> phases();
 
+  // Told of the exchanges that forward() and its backward wait for.
+  void watch_exchanges(ExchangeWatch watch) { exchange_watch_ = std::move(watch); }
+
   const Chunk& chunk() const { return chunk_; }
 
   // `local_name` as in named_parameters().
@@ -77,6 +82,7 @@ class GptChunk : public torch::nn::Module {
   std::vector<std::shared_ptr<TransformerLayer>> layers_;
   std::shared_ptr<RmsNorm> final_norm_;
   std::shared_ptr<Weight> output_;
+  ExchangeWatch exchange_watch_;
 };
 
 }  // namespace pretrain_gpt
