@@ -49,8 +49,14 @@ Executor::~Executor() = default;
 
 std::string Executor::current_action() const { return has_current_ ? to_string(current_) : "the start of a step"; }
 
-void Executor::mark_started() {
-  if (started_ < 0) started_ = recorder_.seconds();
+// Waiting ahead of an action is no part of it; what a pair waits for behind its start is counted.
+void Executor::mark_ready(double asked) {
+  const double now = recorder_.seconds();
+  if (started_ < 0) {
+    started_ = now;
+  } else {
+    waited_ += now - asked;
+  }
 }
 
 StepOutputs Executor::run(const Row& row, StepInputs inputs) {
@@ -61,8 +67,7 @@ StepOutputs Executor::run(const Row& row, StepInputs inputs) {
   const std::size_t bytes = mailbox_->bytes_sent();
   mailbox_->set_training(step_.training);
   at::AutoGradMode grad_mode(step_.training);
-  for (const Action& action : row) run_action(action);
-  close_pair_alone();
+  run_row(row);
   check(mailbox_->idle() && live_.empty() == store_.empty() && outbox_.empty() && handover_.empty() &&
             handover_back_.empty(),
         "a step leaves no message and no activation behind");
@@ -74,21 +79,27 @@ StepOutputs Executor::run(const Row& row, StepInputs inputs) {
 }
 
 void Executor::run_deferred(const Row& row) {
-  for (const Action& action : row) run_action(action);
+  run_row(row);
   has_current_ = false;
 }
 
+void Executor::run_row(const Row& row) {
+  for (std::size_t i = 0; i < row.size(); ++i) {
+    behind_ = std::span(row).subspan(i + 1);
+    run_action(row[i]);
+  }
+}
+
 void Executor::run_action(const Action& action) {
-  const bool moves = is_send(action.op.kind) || is_recv(action.op.kind) || is_wait_send(action.op.kind);
-  if (!moves && !starts_at_once(action)) close_pair_alone();
   current_ = action;
   has_current_ = true;
   if (!is_compute(action.op.kind)) return run_op(action.op);
   at::RecordFunction guard(at::RecordScope::USER_SCOPE);
   if (guard.isActive()) guard.before("dualpipe::" + to_string(action));
   started_ = -1;
+  waited_ = 0;
   run_compute(action);
-  recorder_.add(Span{action, started_, recorder_.seconds()});
+  recorder_.add(Span{action, started_, recorder_.seconds(), waited_});
 }
 
 void Executor::run_compute(const Action& action) {
@@ -106,13 +117,10 @@ void Executor::run_compute(const Action& action) {
 }
 
 void Executor::run_op(const Op& op) {
-  if (waits_for_closing(op)) {
-    if (is_send(op.kind)) return open_pair_->owed.push_back(op);
-    close_pair_alone();
-  }
   if (is_recv(op.kind)) return mailbox_->post(op);
   if (is_wait_send(op.kind)) return mailbox_->settle(op);
   if (is_send(op.kind)) {
+    if (leaves_with_closing(op)) return open_pair_->owed.push_back(op);
     send(op);
     outbox_.erase(op);
     return;
@@ -159,8 +167,9 @@ std::unique_ptr<StageGraph> Executor::make_graph(const Op& op, TensorList inputs
 StageGraph& Executor::begin_forward(const Op& op) {
   const Key key = key_of(op);
   if (const auto found = live_.find(key); found != live_.end()) return *found->second;
+  const double asked = recorder_.seconds();
   TensorList inputs = take_inputs(op);
-  mark_started();
+  mark_ready(asked);
   StageGraph& graph = *(live_[key] = make_graph(op, std::move(inputs)));
   recorder_.saw_live(live_.size());
   return graph;
@@ -195,6 +204,7 @@ void Executor::finish_forward(const Op& op, StageOutputs outputs) {
 // --- backward
 
 TensorList Executor::take_gradients(const Op& op) {
+  const double asked = recorder_.seconds();
   TensorList gradients;
   if (is_last(op.stage)) {
     gradients = {at::full_like(results_.losses.at(op.micro_batch), step_.loss_scale(op.micro_batch))};
@@ -203,7 +213,7 @@ TensorList Executor::take_gradients(const Op& op) {
   } else {
     gradients = mailbox_->take_backward(op.stage, op.micro_batch);
   }
-  mark_started();
+  mark_ready(asked);
   return gradients;
 }
 
@@ -238,7 +248,7 @@ void Executor::backward_input(const Op& op) {
 }
 
 void Executor::backward_weight(const Op& op) {
-  mark_started();
+  mark_ready(recorder_.seconds());
   graph_of(op).backward_weight();
   end_backward(op);
 }

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,14 +83,16 @@ class Executor {
     std::vector<Op> owed;  // Sends of the row that wait for it.
   };
 
+  void run_row(const Row& row);
   void run_action(const Action& action);
   void run_op(const Op& op);
   void run_compute(const Action& action);
   void run_pair(const Action& action);
   bool starts_at_once(const Action& action) const;
-  bool waits_for_closing(const Op& op) const;
-  void close_pair();
-  void close_pair_alone();
+  bool may_stay_open(const Pair& pair) const;
+  bool leaves_with_closing(const Op& send) const;
+  void close(Pair& pair, const PairProgram& program);
+  void close_open_pair();
   void run_in_sequence(const Action& action, const std::string& reason);
   void forward(const Op& op);
   void backward(const Op& op);
@@ -108,7 +111,7 @@ class Executor {
   void pass_gradients(const Op& op, TensorList inputs, TensorList input_grads);
   void end_backward(const Op& op);
   void send(const Op& op);
-  void mark_started();
+  void mark_ready(double asked);
 
   bool is_last(int stage) const { return stage == placement_.stages() - 1; }
   bool is_local(int stage, int micro_batch) const { return placement_.rank_of(stage, micro_batch) == rank_; }
@@ -133,9 +136,12 @@ class Executor {
   std::set<int> reduced_;
   std::optional<OpenPair> open_pair_;
 
+  std::span<const Action> behind_;  // What the row holds behind the current action.
+
   Action current_{};
   bool has_current_ = false;
-  double started_ = -1;  // When the current action's inputs were there; negative while they are not.
+  double started_ = -1;  // When the first of what the current action needs was there; negative while it is not.
+  double waited_ = 0;    // For what it needed behind that.
 };
 
 }  // namespace dualpipe

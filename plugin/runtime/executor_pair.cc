@@ -1,4 +1,5 @@
 // The overlapped pairs of plugin/runtime/executor.h.
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -35,15 +36,19 @@ class Executor::Pair : public PairIo {
     if (sent_outputs_) send_now(b_leaves());
   }
   void close_previous() override {
-    executor_.close_pair();
+    executor_.close_open_pair();
     executor_.current_ = action_;
   }
 
   const Action& action() const { return action_; }
-  // Its own messages leave with the outputs; what is posted or settled for them comes behind.
-  bool holds_up(const Op& op) const {
-    const auto is_of = [&](const Op& mine) { return op.stage == mine.stage && op.micro_batch == mine.micro_batch; };
-    return !sent_outputs_ && (is_of(f_) || is_of(b_));
+  // Its own messages, which leave with the outputs.
+  bool holds_back(const Op& send) const { return !sent_outputs_ && (send == f_leaves() || send == b_leaves()); }
+  // What is posted or settled for those cannot stand before them.
+  bool must_close_before(const Op& op) const {
+    const Op settle_f = make_op(f_.stage, Kind::kWaitSendForward, f_.micro_batch);
+    const Op settle_b = make_op(b_.stage, Kind::kWaitSendBackward, b_.micro_batch);
+    const Op answer = make_op(f_.stage, Kind::kRecvBackward, f_.micro_batch);
+    return !sent_outputs_ && (op == settle_f || op == settle_b || op == answer);
   }
 
  private:
@@ -72,7 +77,11 @@ void Executor::run_pair(const Action& action) {
   if (program != overlap_.programs.end()) {
     ++recorder_.statistics.pairs_by_phases;
     run_by_phases(*pair, program->second);
-    open_pair_ = {std::move(pair), &program->second, {}};
+    if (may_stay_open(*pair)) {
+      open_pair_ = {std::move(pair), &program->second, {}};
+    } else {
+      close(*pair, program->second);
+    }
   } else {
     const WeightGradStore::Scope scope(store_);
     run_by_hook(*pair, overlap_.offers.at(action.op.stage).hook);
@@ -80,29 +89,40 @@ void Executor::run_pair(const Action& action) {
   }
 }
 
-// Taking gradients that are on this rank never waits, so an exchange that follows may as well start before a closing.
-bool Executor::starts_at_once(const Action& action) const {
-  if (!action.is_overlap() || !overlap_.programs.contains({action.op.stage, action.paired->stage})) return false;
-  const Op& b = *action.paired;
-  return is_last(b.stage) ? results_.losses.contains(b.micro_batch) : handover_back_.contains(key_of(b));
+// The row goes on with a pair whose first exchange can be posted ahead of the closing.
+bool Executor::may_stay_open(const Pair& pair) const {
+  for (const Action& action : behind_) {
+    const Kind kind = action.op.kind;
+    if (!is_send(kind) && !is_recv(kind) && !is_wait_send(kind)) return starts_at_once(action);
+    if (pair.must_close_before(action.op)) return false;
+  }
+  return false;
 }
 
-bool Executor::waits_for_closing(const Op& op) const { return open_pair_ && open_pair_->pair->holds_up(op); }
+// Taking gradients that are on this rank waits for no message.
+bool Executor::starts_at_once(const Action& action) const {
+  if (!action.is_overlap()) return false;
+  const auto program = overlap_.programs.find({action.op.stage, action.paired->stage});
+  if (program == overlap_.programs.end()) return false;
+  const auto opening = opening_of(program->second);
+  const Op& b = *action.paired;
+  return std::any_of(opening.begin(), opening.end(), [](const PairStep& s) { return s.kind == PairStepKind::kPost; }) &&
+         (is_last(b.stage) ? results_.losses.contains(b.micro_batch) : handover_back_.contains(key_of(b)));
+}
 
-void Executor::close_pair() {
+bool Executor::leaves_with_closing(const Op& send) const { return open_pair_ && open_pair_->pair->holds_back(send); }
+
+void Executor::close(Pair& pair, const PairProgram& program) {
+  close_by_phases(pair, program);
+  end_backward(*pair.action().paired);
+}
+
+void Executor::close_open_pair() {
   const auto open = std::exchange(open_pair_, std::nullopt);
   if (!open) return;
   current_ = open->pair->action();
-  close_by_phases(*open->pair, *open->program);
-  end_backward(*current_.paired);
+  close(*open->pair, *open->program);
   for (const Op& send : open->owed) run_op(send);
-}
-
-// Between pairs, so that it is part of the one that it closes.
-void Executor::close_pair_alone() {
-  if (!open_pair_) return;
-  close_pair();
-  recorder_.statistics.spans.back().end = recorder_.seconds();
 }
 
 // What the next stage waits for leaves before the backward begins.

@@ -55,6 +55,11 @@ NodePtr make_gradient_source(std::uint64_t sequence_nr, std::vector<Edge> edges,
 }
 
 void accumulate_from(std::vector<Edge> edges, TensorList gradients) {
+  if (edges.size() == 1 && gradients[0].defined()) {
+    torch::autograd::Engine::get_default_engine().execute(edges, gradients, /*keep_graph=*/false,
+                                                          /*create_graph=*/false, /*accumulate_grad=*/true);
+    return;
+  }
   const at::Tensor token = make_token(gradients);
   constexpr std::uint64_t kAny = 0;  // Nothing else is ready when the only root is.
   const Edge root(make_gradient_source(kAny, std::move(edges), std::move(gradients), token), 0);

@@ -50,7 +50,7 @@ struct Round {
 
 struct Endpoint {
   std::condition_variable wake;
-  bool waits = false;  // So that nobody is woken who does not wait.
+  int waiting = 0;  // Threads, so that nobody is woken who does not wait.
   std::atomic<bool> aborted = false;
   std::string reason;
   std::int64_t rounds = 0;
@@ -190,7 +190,7 @@ class Hub {
     receive.arrival = now + options_.delay;
     send.error = receive.error = error;
     send.done = receive.done = true;
-    const bool wakes = endpoint.waits;
+    const bool wakes = endpoint.waiting > 0;
     lock.unlock();
     if (wakes) {
       endpoint.wake.notify_all();
@@ -203,9 +203,9 @@ class Hub {
     throw_if_aborted(endpoint, describe);
     const Clock::time_point deadline = Clock::now() + options_.timeout;
     while (!done()) {
-      endpoint.waits = true;
+      ++endpoint.waiting;
       const bool late = endpoint.wake.wait_until(lock, deadline) == std::cv_status::timeout;
-      endpoint.waits = false;
+      --endpoint.waiting;
       throw_if_aborted(endpoint, describe);
       if (late && !done()) {
         throw TransportError(describe() + ": timed out after " + std::to_string(options_.timeout.count()) + " ms");

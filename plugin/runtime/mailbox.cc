@@ -146,7 +146,9 @@ void Mailbox::post_payload(Incoming& incoming, int peer) {
   if (!variable_) {
     incoming.agreed = &agreements().at(backward ? ~stage : stage);
   } else if (backward) {
-    incoming.own_spec = std::move(sent_.extract({stage, incoming.op.micro_batch}).mapped());
+    auto sent = sent_.extract({stage, incoming.op.micro_batch});
+    check(!sent.empty(), "gradients come of activations that this rank has sent");
+    incoming.own_spec = std::move(sent.mapped());
   }
   incoming.payload = allocate(incoming.spec(), transport_->device(), backward);
   if (!incoming.payload.empty()) incoming.transfer = transport_->receive(peer, kChannel, incoming.payload);

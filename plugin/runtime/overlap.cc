@@ -47,11 +47,11 @@ void run_by_hook(PairIo& pair, const OverlapHook& hook) {
   if (loss1.defined()) loss1 = loss1 * std::exchange(gradients1, {}).at(0);
   auto [outputs0, loss0] = hook(graph0.begin_micro_batch(), graph0.inputs(), pair.criterion0(), pair.labels0(),
                                 graph1.module(), loss1, outputs1.tensors, gradients1);
-  graph0.keep({outputs0, loss0});
-  pair.send_outputs({std::move(outputs0), std::move(loss0)});
+  pair.send_outputs({outputs0, loss0});
   TensorList input_grads;
   for (const at::Tensor& input : inputs1) input_grads.push_back(input.defined() ? input.grad() : at::Tensor());
   pair.send_gradients(std::move(input_grads));
+  graph0.keep({std::move(outputs0), std::move(loss0)});
 }
 
 void run_by_phases(PairIo& pair, const PairProgram& program) {

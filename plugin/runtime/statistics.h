@@ -39,10 +39,13 @@ struct ReductionStart {
 };
 
 struct StepStatistics {
-  double began = 0;          // Unix time in seconds: ranks of one machine share a clock.
-  std::vector<Span> spans;   // Compute actions in the order in which they ran; seconds since the step began. A row of a
-                             // Timeline.
-  int peak_activations = 0;  // Most (stage, micro-batch) live at once, by the simulator's definition.
+  double began = 0;  // Unix time in seconds: ranks of one machine share a clock.
+  // Compute actions in the order in which they ran; seconds since the step began. A row of a Timeline. A pair begins
+  // with the first of what it needs, and counts as waited what it then waits for messages of the other. Where the
+  // closing of a pair ran behind the opening of the next one (plugin/runtime/overlap.h), it is part of the next one's
+  // span.
+  std::vector<Span> spans;
+  int peak_activations = 0;                   // Most (stage, micro-batch) live at once, by the simulator's definition.
   std::size_t peak_pending_weight_bytes = 0;  // Largest WeightGradStore::pending_bytes().
   std::size_t messages_sent = 0;
   std::size_t bytes_sent = 0;

@@ -22,7 +22,11 @@ void add_known(Json& json, const char* key, const std::optional<T>& value) {
   if (value) json[key] = *value;
 }
 
-Json to_json(const Span& span) { return {to_string(span.action), span.start, span.end}; }
+Json to_json(const Span& span) {
+  Json json = {to_string(span.action), span.start, span.end};
+  if (span.waited > 0) json.push_back(span.waited);
+  return json;
+}
 
 Json to_json(const PhaseSpan& span) {
   Json json = {span.name, span.start, span.end};

@@ -17,7 +17,7 @@ OutputPlace place_of(const at::Tensor& output) {
 
 at::Tensor stand_in_at(const OutputPlace& place) {
   if (!place.sizes) return {};
-  at::Tensor tensor = at::zeros({}, place.options).expand(*place.sizes);
+  at::Tensor tensor = at::empty({}, place.options).expand(*place.sizes);
   if (place.edge.is_valid()) torch::autograd::impl::set_gradient_edge(tensor, place.edge);
   return tensor;
 }

@@ -39,8 +39,8 @@ class PairClock {
 
 double cost_of(const PairProgram& program, PhasePart part, int phase);
 double makespan(const PairProgram& program, const MergeOptions& options);
-// Of each pair in a row of equal ones whose closing stands behind the opening of the next: the mean of the second half of
-// a few.
+// Of each pair in a row of equal ones whose closing stands behind the opening of the next: the mean of the second half
+// of a few.
 double period(const PairProgram& program, const MergeOptions& options);
 
 }  // namespace dualpipe

@@ -11,7 +11,7 @@ std::span<const PairStep> opening_of(const PairProgram& program) {
     if (step.kind == PairStepKind::kTakeGradients) {
       return true;
     }
-    if (step.part == PhasePart::kForward) {
+    if (step.part != PhasePart::kInput) {
       return false;
     }
     return step.kind == PairStepKind::kPost ||
@@ -23,7 +23,8 @@ std::span<const PairStep> opening_of(const PairProgram& program) {
 
 std::span<const PairStep> closing_of(const PairProgram& program) {
   const auto stays = [](const PairStep& step) {
-    return step.kind == PairStepKind::kPost || step.kind == PairStepKind::kSendGradients;
+    return step.kind == PairStepKind::kPost || step.kind == PairStepKind::kSendGradients ||
+           step.kind == PairStepKind::kTakeInputs;
   };
   const auto end = std::find_if(program.steps.rbegin(), program.steps.rend(), stays);
   return {end.base(), program.steps.end()};

@@ -66,6 +66,8 @@ void expect_spans(const Json& step, const Row& plan) {
     ran.push_back(parse_action(span.at(0).get<std::string>()));
     EXPECT_LE(before, span.at(1).get<double>());
     EXPECT_LE(span.at(1).get<double>(), span.at(2).get<double>());
+    const double length = span.at(2).get<double>() - span.at(1).get<double>();
+    EXPECT_LE(span.size() > 3 ? span.at(3).get<double>() : 0.0, length);
     before = span.at(1);
   }
   EXPECT_EQ(print_row(ran), print_row(plan));
@@ -133,6 +135,10 @@ TEST(TimelineFile, LeavesOutWhatIsNotKnown) {
   EXPECT_EQ(step_line(3, {.statistics = statistics}),
             R"({"iteration":3,"began":1764460800.25,"seconds":0.5,"spans":[["(0F7;3B2)OVERLAP_F_B",0.125,0.5]],)"
             R"("peak_activations":2})");
+  statistics.spans[0].waited = 0.0625;
+  EXPECT_EQ(step_line(3, {.statistics = statistics}),
+            R"({"iteration":3,"began":1764460800.25,"seconds":0.5,)"
+            R"("spans":[["(0F7;3B2)OVERLAP_F_B",0.125,0.5,0.0625]],"peak_activations":2})");
 }
 
 // /dev/full takes no byte.
