@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <sstream>
 #include <utility>
 
@@ -43,31 +42,31 @@ void cost_by_file(const std::string& path, AutoRequest& request) {
   const CostFile file = read_cost_file(path);
   const FittedCost fitted = fit(file, static_cast<int>(file.stages.size()));
   request.cost = fitted.cost;
-  for (const StageBytes& bytes : fitted.bytes) request.memory.push_back({bytes.state(), bytes.activations});
+  request.bytes = fitted.bytes;
 }
 
-// Layers are divided so that stages take alike; the file's stages were not.
-void balance_costs(CostModel& cost) {
-  StageCost mean{0, 0, 0, 0};
-  const auto count = static_cast<double>(cost.per_stage.size());
-  for (const StageCost& stage : cost.per_stage) {
-    mean.forward += stage.forward / count;
-    mean.backward_input += stage.backward_input / count;
-    mean.backward_weight += stage.backward_weight / count;
-    mean.overlapped += stage.overlapped / count;
-  }
-  std::fill(cost.per_stage.begin(), cost.per_stage.end(), mean);
+// The costs and bytes of the file are those of the stages that were measured; layers balanced by their own times make
+// others, and others for each placement.
+void refuse_balance(const pretrain_gpt::Config& config) {
+  if (config.balance != "measured") return;
+  throw pretrain_gpt::UserError(
+      "balance",
+      "must be even with pipeline_schedule: auto, which chooses by the stages that cost_file was measured with, got "
+      "measured; for example balance: even, or balance: measured with pipeline_schedule: dualpipev");
 }
 
 void limit_memory(const pretrain_gpt::Config& config, AutoRequest& request) {
   if (config.memory_limit_gb == 0) return;
-  if (request.memory.empty()) {
+  if (request.bytes.empty()) {
     throw pretrain_gpt::UserError(
         "memory_limit_gb",
-        fmt::format("must come with a cost_file whose stages have parameter_bytes and activation_bytes under "
-                    "pipeline_schedule: auto, got {}; for example cost_file: output/profile/cost.json, which `dualpipe "
-                    "profile` writes",
-                    config.cost_file.empty() ? "no cost_file" : "none in " + config.cost_file));
+        fmt::format(
+            "must come with a cost_file whose stages have parameter_bytes and activation_bytes under "
+            "pipeline_schedule: auto, got {}; for example cost_file: output/profile/cost.json, which `dualpipe "
+            "profile` writes",
+            config.cost_file.empty()
+                ? "no cost_file"
+                : fmt::format("no {} in {}", *missing_bytes(read_cost_file(config.cost_file)), config.cost_file)));
   }
   request.memory_limit_gb = config.memory_limit_gb;
 }
@@ -82,6 +81,7 @@ std::string origin_of_costs(const pretrain_gpt::Config& config) {
 
 AutoRequest auto_request(const pretrain_gpt::Config& config, int pipeline_size) {
   const ScheduleSpec spec = spec_of(config, pipeline_size);
+  refuse_balance(config);
   AutoRequest request;
   request.pipeline_model_parallel_size = spec.pipeline_model_parallel_size;
   request.num_microbatches = spec.num_microbatches;
@@ -92,7 +92,6 @@ AutoRequest auto_request(const pretrain_gpt::Config& config, int pipeline_size) 
   const bool is_vee = request.placements == std::vector{PlacementKind::kVee};
   pretrain_gpt::divide_layers(config, is_vee ? 2 * pipeline_size : pipeline_size);
   config.cost_file.empty() ? cost_by_layers(config, request) : cost_by_file(config.cost_file, request);
-  if (config.balance == "measured") balance_costs(request.cost);
   limit_memory(config, request);
   request.time_budget_s = config.schedule_search_s;
   return request;

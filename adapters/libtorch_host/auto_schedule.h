@@ -16,8 +16,8 @@ inline constexpr const char* kAuto = "auto";
 
 // What a configuration asks of the search: placements whose stages its layers can be divided into; without a cost file
 // one cost for every stage (for every layer, where pipeline_layer_counts are given), F = I = W, nothing gained by
-// pairs, no latency. Throws UserError where a key that is needed is missing, ScheduleError for a cost file that is
-// wrong.
+// pairs, no latency. Throws UserError where a key that is needed is missing and with balance: measured, ScheduleError
+// for a cost file that is wrong.
 AutoRequest auto_request(const pretrain_gpt::Config& config, int pipeline_size);
 
 pretrain_gpt::ScheduleChoice choose(const pretrain_gpt::Config& config, int pipeline_size);

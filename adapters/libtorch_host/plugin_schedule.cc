@@ -133,6 +133,7 @@ PluginSchedule::PluginSchedule(const std::string& schedule, const pretrain_gpt::
                                const Registry& registry)
     : record_actions_(context.config.record_actions),
       record_timeline_(context.config.record_timeline > 0),
+      shows_exchanges_(context.config.num_experts == 0 || runs_by_phases(context.config)),
       criterion_(gpt_criterion(context.parallel.model_parallel(context.config.sequence_parallel).tensor)) {
   const Schedule plan = registry.make(schedule, spec_of(context.config, context.world_size));
   peak_micro_batches_ = peak_by_stage(plan.rows.at(context.rank), plan.placement.stages_of(context.rank));
@@ -203,7 +204,10 @@ std::optional<std::string> PluginSchedule::recorded_actions() const {
 }
 
 std::optional<pretrain_gpt::StepTrace> PluginSchedule::trace() const {
-  return record_timeline_ ? std::optional(trace_of(statistics())) : std::nullopt;
+  if (!record_timeline_) return std::nullopt;
+  pretrain_gpt::StepTrace trace = trace_of(statistics());
+  trace.has_all_exchanges = shows_exchanges_;
+  return trace;
 }
 
 std::vector<std::string> PluginSchedule::notes() const {

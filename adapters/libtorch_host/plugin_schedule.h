@@ -55,7 +55,7 @@ class PluginSchedule : public pretrain_gpt::ForwardBackward {
 
   std::function<std::int64_t()> live_bytes(const pretrain_gpt::TrainContext& context) const;
 
-  bool record_actions_, record_timeline_;
+  bool record_actions_, record_timeline_, shows_exchanges_;
   std::vector<std::shared_ptr<GptStage>> stages_;
   std::vector<std::int64_t> peak_micro_batches_;
   pretrain_gpt::NamedTensors main_gradients_;

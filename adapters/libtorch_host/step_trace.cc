@@ -10,7 +10,10 @@ pretrain_gpt::StepTrace trace_of(const StepStatistics& statistics) {
   pretrain_gpt::StepTrace trace;
   trace.began = statistics.began;
   trace.peak_activations = statistics.peak_activations;
-  for (const Span& span : statistics.spans) trace.actions.push_back({to_string(span.action), span.start, span.end});
+  for (const Span& span : statistics.spans) {
+    trace.actions.push_back(
+        {to_string(span.action), span.start, span.end, span.waited > 0 ? std::optional(span.waited) : std::nullopt});
+  }
   for (const PhaseSpan& span : statistics.phases) {
     trace.phases.push_back(
         {span.name, span.start, span.end, span.communication ? std::optional(span.waited) : std::nullopt});

@@ -216,7 +216,9 @@ class Builtin1F1B final : public ForwardBackward {
   // The output, which is on its way to the next rank, or the loss.
   at::Tensor run_chunk(const ReadMicroBatch& read, std::int64_t k, const at::Tensor& input) {
     const int index = static_cast<int>(k);
-    const at::Tensor output = chunk_.forward(is_first() ? read.tokens(index) : input, global_micro_batch(k));
+    const at::Tensor given = is_first() ? read.tokens(index) : input;
+    at::Tensor output;
+    compute('F', [&] { output = chunk_.forward(given, global_micro_batch(k)); });
     if (!is_last()) {
       outputs_sent_.send(output, tag(kForwardTag, k));
       return output;
@@ -228,13 +230,23 @@ class Builtin1F1B final : public ForwardBackward {
     return loss;
   }
 
+  void compute(char kind, const std::function<void()>& body) {
+    if (context_.run) {
+      context_.run(kind, body);
+    } else {
+      body();
+    }
+  }
+
   void backward(std::int64_t k) {
     InFlight step = std::move(in_flight_.front());
     in_flight_.pop_front();
     at::Tensor gradient = root_gradient(k);
     const double start = begin_action('B', k);
-    torch::autograd::Engine::get_default_engine().execute({step.root}, {std::move(gradient)}, /*keep_graph=*/false,
-                                                          /*create_graph=*/false, /*accumulate_grad=*/true);
+    compute('B', [&] {
+      torch::autograd::Engine::get_default_engine().execute({step.root}, {std::move(gradient)}, /*keep_graph=*/false,
+                                                            /*create_graph=*/false, /*accumulate_grad=*/true);
+    });
     if (!is_first()) {
       gradients_sent_.send(step.input.grad(), tag(kBackwardTag, k));
     }

@@ -137,6 +137,13 @@ struct Rules {
             "pipeline_layer_counts");
   }
 
+  // The other ranks wait for the search.
+  void check_search() const {
+    require(config.pipeline_schedule != "auto" || config.schedule_search_s < static_cast<double>(config.timeout_s),
+            "schedule_search_s", "below timeout_s with pipeline_schedule: auto",
+            fmt::format("{}", static_cast<double>(config.timeout_s) / 10), "timeout_s");
+  }
+
   void check_learning_rate() const {
     require(config.min_lr <= config.lr, "min_lr", "at most lr", fmt::format("{}", config.lr / 10), "lr");
     const std::int64_t decay = config.lr_decay_iters.value_or(config.train_iters);
@@ -189,6 +196,7 @@ Config ConfigReader::finish() const {
   rules.check_gradients();
   rules.check_batch();
   rules.check_balance();
+  rules.check_search();
   rules.check_learning_rate();
   parse_split(config_.split, origin_of("split"));
   return config_;

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,9 @@ struct TrainContext {
   c10::intrusive_ptr<c10d::ProcessGroup> group = parallel.pipeline();  // Gloo; there with one rank too.
 
   std::shared_ptr<const TensorMemory> memory = {};  // What tensors of this process take; null: nobody counts.
+
+  // Runs a chunk's forward ('F') or backward ('B'). Empty: calls it. A benchmark's takes a fixed time for each.
+  std::function<void(char kind, const std::function<void()>& compute)> run = {};
 };
 
 struct StepOutcome {

@@ -80,7 +80,8 @@ class LayerReader {
     for (const char* key : {"forward", "backward_input", "backward_weight"}) {
       const Json value = layers_[index].value(key, Json());
       if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < 0) {
-        refuse(index, fmt::format(".{} must be a finite number of at least 0, such as 1.5, got {}", key, value.dump()));
+        refuse(index, fmt::format(".{} must be a finite number of at least 0, such as 1.5, got {}", key,
+                                  value.is_null() ? "nothing" : value.dump()));
       }
       sum += value.get<double>();
     }

@@ -4,6 +4,9 @@ namespace pretrain_gpt {
 
 std::optional<ExchangeSeconds> exchange_seconds(const StepTrace& trace) {
   std::optional<ExchangeSeconds> sums;
+  if (trace.has_all_exchanges) {
+    sums.emplace();
+  }
   for (const TraceSpan& phase : trace.phases) {
     if (!phase.waited) {
       continue;

@@ -16,7 +16,8 @@ struct TraceSpan {
       name;  // Of an action its cell in the text form, "0F3"; of a phase that and its own name, "0F3 0.attention".
   double start = 0;
   double end = 0;
-  std::optional<double> waited = {};  // Of an exchange: how much of that the rank did nothing but wait for it.
+  // How much of that the rank did nothing but wait: of an exchange, for it; of an action, for messages, where it did.
+  std::optional<double> waited = {};
 };
 
 struct TracePoint {
@@ -29,6 +30,7 @@ struct StepTrace {
   std::vector<TraceSpan> actions;       // Compute actions, in the order in which they ran.
   std::vector<TraceSpan> phases;        // In the order in which they ended; those that the schedule knows of.
   std::optional<int> peak_activations;  // Most (stage, micro-batch) between their forward and their backward at once.
+  bool has_all_exchanges = false;  // Whether `phases` holds every exchange that there was; where none, there was none.
   std::vector<TracePoint> memory;  // Live activation bytes at the begin and at the end of every action; may be empty.
 };
 
@@ -38,7 +40,7 @@ struct ExchangeSeconds {
   double waited = 0;
 };
 
-// Nothing where the trace has no exchange.
+// Nothing where the trace has no exchange and there may have been some.
 std::optional<ExchangeSeconds> exchange_seconds(const StepTrace& trace);
 
 }  // namespace pretrain_gpt

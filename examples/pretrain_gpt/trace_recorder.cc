@@ -11,6 +11,7 @@ double unix_seconds() {
 
 void TraceRecorder::begin() {
   trace_ = {};
+  trace_.has_all_exchanges = true;
   live_activations_ = 0;
   began_ = Clock::now();
   trace_.began = unix_seconds();

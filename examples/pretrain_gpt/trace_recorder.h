@@ -29,6 +29,7 @@ class TraceRecorder {
 
   // An action that ends now.
   void add_action(std::string cell, double start);
+  // Is told of all of them.
   void add_exchange(std::string name, Clock::time_point posted, Clock::time_point waiting, Clock::time_point done);
 
   const StepTrace& trace() const { return trace_; }

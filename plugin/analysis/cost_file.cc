@@ -1,6 +1,5 @@
 #include "plugin/analysis/cost_file.h"
 
-#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>

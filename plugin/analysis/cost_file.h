@@ -83,9 +83,12 @@ struct FittedCost {
   CostModel cost;  // per_stage has an entry for each.
   double step_overhead = 0;
   std::vector<StageBytes> bytes = {};  // By stage; empty where the file lacks parameter_bytes or activation_bytes.
-  std::optional<std::string> note =
-      {};  // What a reader should know: "each stage of the 4 in FILE divided evenly in 2".
+  // What a reader should know: "each of the 4 stages in FILE is divided evenly in 2".
+  std::optional<std::string> note = {};
 };
+
+// The first key of the file without which a stage's bytes are unknown: "stages[2].activation_bytes".
+std::optional<std::string> missing_bytes(const CostFile& file);
 
 // With fewer stages than the file, neighbours are summed; with more, each is divided evenly, which `note` says. Throws
 // ScheduleError where neither number divides the other. Gradients that the file does not give take what parameters do,

@@ -46,6 +46,7 @@ double parse_number(const std::string& key, const std::string& text) {
   if (text.empty() || end != text.c_str() + text.size() || !std::isfinite(value) || value < 0) {
     throw ScheduleError(kOrigin, key + " must be a finite number of at least 0, such as 1, got '" + text + "'");
   }
+  if (value > kMostCost) throw ScheduleError(kOrigin, key + " must be at most 1e15, such as 1, got '" + text + "'");
   return value;
 }
 

@@ -11,6 +11,9 @@
 
 namespace dualpipe {
 
+// Of a cost, and of bytes: what keeps the sums of a schedule finite.
+inline constexpr double kMostCost = 1e15;
+
 struct StageCost {
   double forward = 1;
   double backward_input = 1;

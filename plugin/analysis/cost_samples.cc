@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kFew = 5;
 constexpr std::size_t kTrim = 20;
 
-double duration(const Span& span) { return span.end - span.start; }
+double duration(const Span& span) { return std::max(0.0, span.end - span.start - span.waited); }
 
 void check_action(const Action& action, int stages) {
   for (const Op& op : {action.op, action.paired.value_or(action.op)}) {

@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <cstdint>
 #include <numeric>
 
 #include "plugin/analysis/cost_file.h"
+#include "plugin/analysis/divide_stages.h"
 #include "plugin/schedule/error.h"
 
 namespace dualpipe {
@@ -30,28 +30,14 @@ void add(FittedStage& sum, const CostFileStage& stage, double share) {
 
 std::vector<FittedStage> fit_stages(const std::vector<CostFileStage>& given, int stages) {
   std::vector<FittedStage> fitted(stages);
-  const auto count = static_cast<std::int64_t>(given.size());
-  const std::int64_t parts = std::max<std::int64_t>(count, stages);  // One divides the other.
-  for (std::int64_t part = 0; part < parts; ++part) {
-    add(fitted[part * stages / parts], given[part * count / parts], static_cast<double>(count) / parts);
-  }
+  analysis::for_each_share(static_cast<int>(given.size()), stages,
+                           [&](int to, int from, double share) { add(fitted[to], given[from], share); });
   return fitted;
-}
-
-bool knows_bytes(const std::vector<CostFileStage>& stages) {
-  for (const CostFileStage& stage : stages) {
-    if (!stage.parameter_bytes || !stage.activation_bytes) {
-      return false;
-    }
-  }
-  return true;
 }
 
 void check_divides(const CostFile& file, int stages) {
   const int given = static_cast<int>(file.stages.size());
-  if (stages >= 1 && (given % stages == 0 || stages % given == 0)) {
-    return;
-  }
+  if (analysis::can_divide(given, stages)) return;
   throw ScheduleError(file.name, "the number of stages must divide the file's " + std::to_string(given) +
                                      " or be a multiple of it, got " + std::to_string(stages) + "; for example " +
                                      std::to_string(std::gcd(given, std::max(stages, 1))) + " or " +
@@ -59,6 +45,15 @@ void check_divides(const CostFile& file, int stages) {
 }
 
 }  // namespace
+
+std::optional<std::string> missing_bytes(const CostFile& file) {
+  for (std::size_t stage = 0; stage < file.stages.size(); ++stage) {
+    const std::string path = "stages[" + std::to_string(stage) + "].";
+    if (!file.stages[stage].parameter_bytes) return path + "parameter_bytes";
+    if (!file.stages[stage].activation_bytes) return path + "activation_bytes";
+  }
+  return std::nullopt;
+}
 
 FittedCost fit(const CostFile& file, int stages) {
   check_divides(file, stages);
@@ -69,9 +64,7 @@ FittedCost fit(const CostFile& file, int stages) {
     fitted.cost.per_stage.push_back(stage.cost);
     fitted.bytes.push_back(stage.bytes);
   }
-  if (!knows_bytes(file.stages)) {
-    fitted.bytes.clear();
-  }
+  if (missing_bytes(file)) fitted.bytes.clear();
   if (const int given = static_cast<int>(file.stages.size()); stages > given) {
     fitted.note = "each of the " + std::to_string(given) + " stages in " + file.name + " is divided evenly in " +
                   std::to_string(stages / given);

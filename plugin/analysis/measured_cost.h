@@ -9,9 +9,8 @@
 //   F&B       a stage that never ran its forward in a pair gains by one, against its own F + B, what pairs gain
 //             elsewhere, or nothing
 //   latency   how long after the end of the sender's action a receiver starts that was free by then, typically, less
-//   the
-//             overhead. A receiver that was still busy says nothing about the link, and pairs count only where there is
-//             nothing else, since a pair that runs by phases sends before its end
+//             the overhead. A receiver that was still busy says nothing about the link, and pairs count only where
+//             there is nothing else, since a pair that runs by phases sends before its end
 //   overhead  what typically passes between two actions of a rank of which the second needs nothing of another rank;
 //             contained in every cost
 #pragma once

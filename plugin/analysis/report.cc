@@ -31,6 +31,7 @@ PlanReport report(const Schedule& schedule, const FittedCost& fitted, const Time
   if (!fitted.bytes.empty()) {
     result.memory = memory_of(schedule, fitted.bytes);
   }
+  result.note = fitted.note;
   return result;
 }
 
@@ -51,6 +52,7 @@ std::string to_json(const PlanReport& report) {
   if (report.iteration) {
     json["iteration"] = *report.iteration;
     json["memory"] = analysis::memory_json(report.memory);
+    json["note"] = report.note ? nlohmann::ordered_json(*report.note) : nullptr;
   }
   return json.dump(2);
 }

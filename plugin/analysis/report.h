@@ -28,6 +28,7 @@ struct PlanReport {
   int least_slots = 1;
   std::optional<double> iteration;  // Makespan and step_overhead; of a plan under a cost file, as is the next.
   std::vector<RankMemory> memory;   // Per rank; empty where the file does not say.
+  std::optional<std::string> note;  // Of the file: how its stages were divided.
 };
 
 PlanReport report(const Schedule& schedule, const CostModel& cost);
@@ -37,7 +38,7 @@ PlanReport report(const Schedule& schedule, const CostModel& cost, const Timelin
 // Under a cost file.
 PlanReport report(const Schedule& schedule, const FittedCost& fitted, const Timeline& timeline);
 
-// One object, keys as the members are named; without iteration and memory where there is no cost file.
+// One object, keys as the members are named; without iteration, memory and note where there is no cost file.
 std::string to_json(const PlanReport& report);
 
 }  // namespace dualpipe

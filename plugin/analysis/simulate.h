@@ -15,6 +15,7 @@ struct Span {
   Action action;
   double start = 0;
   double end = 0;
+  double waited = 0;  // Of a measured one: how much of that the rank waited for messages.
 };
 
 struct Timeline {

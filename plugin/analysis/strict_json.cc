@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "plugin/analysis/cost_model.h"
 #include "plugin/schedule/error.h"
 
 namespace dualpipe::analysis {
@@ -128,6 +129,7 @@ double StrictObject::amount(const char* key) const {
   if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < 0) {
     refuse(key, wanted, describe(value));
   }
+  if (value.get<double>() > kMostCost) refuse(key, "at most 1e15, such as 1.5", describe(value));
   return value.get<double>();
 }
 

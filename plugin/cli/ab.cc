@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "plugin/analysis/trace.h"
@@ -27,6 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kOrigin = "ab";
+constexpr const char* kMark = ".dualpipe_ab";  // In runs.
 constexpr const char* kResults[] = {"runs", "comparison.json", "report.html", "trace.json"};
 
 struct AbOptions {
@@ -84,7 +86,29 @@ void check_options(const CLI::App& command, AbOptions& options) {
   if (options.has_trainer()) options.trainer.program = find_trainer(options.trainer.program);
 }
 
+bool is_comparison(const fs::path& file) {
+  std::ifstream in(file);
+  const auto json = nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.value("format", nlohmann::json()) == "dualpipe-comparison";
+}
+
+// An interrupted comparison has the mark alone.
+bool holds_comparison(const fs::path& folder) {
+  return fs::exists(folder / "runs" / kMark) || is_comparison(folder / "comparison.json");
+}
+
 // Only what an earlier comparison wrote is removed.
+void remove_results(const fs::path& folder) {
+  if (!holds_comparison(folder)) {
+    for (const char* result : kResults)
+      require(!fs::exists(folder / result),
+              fmt::format("--force replaces a comparison, got '{}' with a '{}' of something else in it; choose another "
+                          "folder with -o",
+                          folder.string(), result));
+  }
+  for (const char* result : kResults) fs::remove_all(folder / result);
+}
+
 void make_folder(const AbOptions& options) {
   const fs::path folder = options.output;
   try {
@@ -94,8 +118,9 @@ void make_folder(const AbOptions& options) {
             fmt::format("-o must be a new or an empty folder, got '{}' with files in it; --force replaces the "
                         "comparison that is there",
                         options.output));
-    for (const char* result : kResults) fs::remove_all(folder / result);
+    remove_results(folder);
     fs::create_directories(folder / "runs");
+    std::ofstream(folder / "runs" / kMark) << "Runs of a comparison: dualpipe ab --force may remove this folder.\n";
   } catch (const fs::filesystem_error& error) {
     throw ScheduleError(kOrigin, fmt::format("cannot write to '{}': {}; choose another folder with -o", options.output,
                                              error.code().message()));
@@ -128,6 +153,13 @@ TrainerRun trainer_of(const AbOptions& options) {
   return run;
 }
 
+// Before that there is nothing to compare with.
+bool has_reference(const std::vector<ScheduleRuns>& runs, const std::string& baseline) {
+  return std::any_of(runs.begin(), runs.end(), [&](const ScheduleRuns& run) {
+    return run.schedule == baseline && (run.failure || !run.rounds.empty());
+  });
+}
+
 RoundsOptions rounds_of(const AbOptions& options) {
   RoundsOptions rounds;
   rounds.schedules = options.schedules;
@@ -140,7 +172,7 @@ RoundsOptions rounds_of(const AbOptions& options) {
                                  : command_job(options.command, schedule, output);
   };
   rounds.should_stop = [&options](const std::vector<ScheduleRuns>& runs) {
-    return !compare_runs(runs, options.compared).mismatches.empty();
+    return has_reference(runs, options.compared.baseline) && !compare_runs(runs, options.compared).mismatches.empty();
   };
   return rounds;
 }
@@ -157,9 +189,8 @@ void write_files(const Comparison& comparison, const fs::path& folder) {
 
 void print_end(const Comparison& comparison, const AbOptions& options) {
   if (!comparison.mismatches.empty())
-    fmt::print(
-        "The schedules do not train alike{}: what the table says of their times compares different trainings.\n",
-        comparison.rounds < options.rounds ? fmt::format(", so it stopped after round {}", comparison.rounds) : "");
+    fmt::print("The schedules do not train alike{}: what the table says of their times compares different trainings.\n",
+               comparison.rounds < options.rounds ? fmt::format(", so it stopped in round {}", comparison.rounds) : "");
   const std::string& folder = options.output;
   fmt::print("\nreport {0}/report.html  figures {0}/comparison.json  Perfetto {0}/trace.json  logs {0}/runs\n", folder);
 }

@@ -50,7 +50,16 @@ void take_costs(const CostSource& costs, AutoRequest& request) {
   }
   const FittedCost fitted = costs.for_stages(static_cast<int>(costs.file()->stages.size()));
   request.cost = fitted.cost;
-  for (const StageBytes& stage : fitted.bytes) request.memory.push_back({stage.state(), stage.activations});
+  request.bytes = fitted.bytes;
+}
+
+void require_bytes(const CostSource& costs) {
+  if (!costs.file()) return;
+  if (const std::optional<std::string> missing = missing_bytes(*costs.file())) {
+    throw ScheduleError(costs.file()->name, fmt::format("{} must be given with --memory-limit-gb, got nothing; "
+                                                        "--max-activations needs no bytes",
+                                                        *missing));
+  }
 }
 
 AutoRequest make_request(const std::string& command, const ScheduleOptions& source, const CostSource& costs,
@@ -65,6 +74,7 @@ AutoRequest make_request(const std::string& command, const ScheduleOptions& sour
   request.memory_limit_gb = options.memory_limit_gb;
   request.evaluations = options.evaluations;
   request.time_budget_s = options.time_budget.value_or(request.time_budget_s);
+  if (request.memory_limit_gb) require_bytes(costs);
   take_costs(costs, request);
   return request;
 }
@@ -79,9 +89,10 @@ void add_auto_options(CLI::App& command, AutoOptions& options) {
                   "the model is cut into P")
       ->group(group);
   command
-      .add_option("--max-activations", options.max_activations,
-                  "Most live micro-batches per rank, over its stages; by default, and without a memory limit, what the "
-                  "named schedules of the placement hold")
+      .add_option(
+          "--max-activations", options.max_activations,
+          "Most live micro-batches per rank, each in 1/P of the model (1/2P with --placement v), whatever the costs "
+          "are of; by default, and without a memory limit, what the named schedules of the placement hold")
       ->group(group);
   command
       .add_option(
@@ -102,9 +113,10 @@ void add_auto_options(CLI::App& command, AutoOptions& options) {
 void refuse_auto_options(const std::string& command, const ScheduleOptions& source, const AutoOptions& options) {
   const std::optional<std::string> given = given_option(options);
   if (given && !is_auto(source)) {
-    throw ScheduleError(command, fmt::format("{} needs --schedule auto, which searches, got --schedule {}, which is as "
-                                             "it is",
-                                             *given, source.schedule.empty() ? "all" : source.schedule));
+    throw ScheduleError(command,
+                        fmt::format("{} needs --schedule auto, which searches, got {}", *given,
+                                    source.schedule.empty() ? "no --schedule"
+                                                            : "--schedule " + source.schedule + ", which is as it is"));
   }
 }
 

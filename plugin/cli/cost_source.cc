@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include "plugin/schedule/error.h"
+
 namespace dualpipe::cli {
 namespace {
 
@@ -15,6 +17,11 @@ bool is_file(const std::string& value) {
 CostSource::CostSource(const std::optional<std::string>& value) {
   if (value && is_file(*value)) {
     file_ = read_cost_file(*value);
+  } else if (value && !value->empty() && value->find('=') == std::string::npos) {
+    throw ScheduleError("cost",
+                        "must be numbers, such as forward=1,overlapped=3, or a cost file, which ends in .json "
+                        "or exists, got '" +
+                            *value + "'");
   } else if (value) {
     uniform_ = parse_cost(*value);
   }

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -18,6 +19,7 @@
 #include "plugin/cli/verify.h"
 #include "plugin/schedule/error.h"
 #include "plugin/schedule/lower.h"
+#include "plugin/schedule/rules.h"
 #include "plugin/schedule/text.h"
 
 namespace dualpipe::cli {
@@ -26,7 +28,7 @@ namespace {
 constexpr int kMostBands = 12;
 
 struct PlanOptions {
-  ScheduleOptions source;
+  ScheduleOptions source{.takes_all = true};
   AutoOptions search;
   std::string format = "grid";
   std::string output;
@@ -68,8 +70,9 @@ Planned make_planned(const CostSource& costs, const PlanOptions& options) {
 }
 
 FittedCost fit_costs(const Planned& planned, const CostSource& costs) {
-  if (planned.choice && !costs.file()) return {.cost = planned.choice->cost};
-  return costs.for_stages(planned.schedule.placement.stages());
+  FittedCost fitted = costs.for_stages(planned.schedule.placement.stages());
+  if (planned.choice) fitted.cost = planned.choice->cost;
+  return fitted;
 }
 
 void write_plan(std::ostream& out, const Planned& planned, const CostSource& costs, const PlanOptions& options) {
@@ -99,11 +102,13 @@ int run_plan_all(const CostSource& costs, PlanOptions options) {
                                             options.format));
   }
   const ScheduleSpec spec = required_spec("plan", options.source);
+  require_sizes("plan", spec, 1);
   const std::vector<PlanRow> rows = plan_all(spec, costs);
   write_output(options.output, [&](std::ostream& out) {
     out << (options.format == "json" ? to_json(rows, spec) + "\n" : to_table(rows, spec, costs));
   });
-  return kExitOk;
+  const bool runs = std::any_of(rows.begin(), rows.end(), [](const PlanRow& row) { return !row.refusal; });
+  return runs ? kExitOk : kExitUsage;
 }
 
 int run_plan(const PlanOptions& options) {

@@ -130,6 +130,7 @@ nlohmann::ordered_json to_object(const PlanRow& row) {
   json["parameter_copies"] = row.parameter_copies;
   json["peak_activations"] = row.peak_activations;
   json["memory"] = analysis::memory_json(row.memory);
+  json["note"] = row.note ? nlohmann::ordered_json(*row.note) : nullptr;
   return json;
 }
 

@@ -6,8 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 #include "plugin/schedule/error.h"
 
@@ -23,37 +27,66 @@ using std::chrono::seconds;
 constexpr long kPollNanoseconds = 200'000'000;
 constexpr seconds kTimeToNotice{30};  // For the other ranks, once one has failed.
 constexpr seconds kTimeToEnd{40};     // From SIGTERM to SIGKILL: torchrun gives its workers 30 s.
+// `timeout` and terminals signal a process and its group, which is one request.
+constexpr std::chrono::milliseconds kOneRequest{300};
 
 void require(int error, const std::string& what) {
   if (error != 0) throw ScheduleError("launch", what + ": " + std::strerror(error));
 }
 
-// While it lives, the signals of interest wait until they are asked for.
+bool is_ignored(int signal) {
+  struct sigaction now {};
+  return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+// While it lives, the signals of interest wait until they are asked for; those that this process was started to ignore,
+// as by nohup, stay ignored.
 class SignalInbox {
  public:
   SignalInbox() {
-    sigset_t wanted;
-    sigemptyset(&wanted);
-    for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&wanted, signal);
-    pthread_sigmask(SIG_BLOCK, &wanted, &before_);
-    wanted_ = wanted;
+    sigemptyset(&wanted_);
+    sigaddset(&wanted_, SIGCHLD);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+      if (!is_ignored(signal)) sigaddset(&wanted_, signal);
+    }
+    // Where it is ignored, nobody learns how a child ended.
+    struct sigaction usual {};
+    usual.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &usual, &child_before_);
+    pthread_sigmask(SIG_BLOCK, &wanted_, &before_);
   }
-  ~SignalInbox() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  ~SignalInbox() {
+    sigaction(SIGCHLD, &child_before_, nullptr);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
   SignalInbox(const SignalInbox&) = delete;
   SignalInbox& operator=(const SignalInbox&) = delete;
 
-  // Waits for a signal, or for a moment. Gives one that asks this process to end.
-  std::optional<int> wait() const {
+  // Until a signal comes, or for a moment.
+  void wait() {
     const timespec moment{0, kPollNanoseconds};
     const int signal = sigtimedwait(&wanted_, nullptr, &moment);
-    return signal > 0 && signal != SIGCHLD ? std::optional(signal) : std::nullopt;
+    if (signal <= 0 || signal == SIGCHLD) return;
+    const Clock::time_point now = Clock::now();
+    insists_ |= asked_ && now - asked_at_ > kOneRequest;
+    if (asked_) return;
+    asked_ = signal;
+    asked_at_ = now;
   }
+
+  // The first signal that asked this process to end, and whether another followed.
+  const std::optional<int>& asked() const { return asked_; }
+  bool insists() const { return insists_; }
 
   const sigset_t& before() const { return before_; }
 
  private:
   sigset_t before_{};
   sigset_t wanted_{};
+  struct sigaction child_before_ {};
+  std::optional<int> asked_;
+  Clock::time_point asked_at_;
+  bool insists_ = false;
 };
 
 class SpawnAttributes {
@@ -125,10 +158,39 @@ std::optional<std::string> describe(int status) {
   return std::nullopt;
 }
 
+// Nothing while the child runs, else whether it still has a status. It is not reaped, so its number stays its own.
+std::optional<bool> has_left(pid_t process) {
+  siginfo_t info{};
+  if (waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
+    return errno == ECHILD ? std::optional(false) : std::nullopt;
+  return info.si_pid == process ? std::optional(true) : std::nullopt;
+}
+
+// /proc/<process>/stat: number (name) state parent group ...; the name may hold anything.
+bool runs_in(const std::filesystem::path& stat, pid_t group) {
+  std::ifstream in(stat);
+  std::string text;
+  std::getline(in, text, '\0');
+  std::istringstream rest(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+  char state = 'X';
+  pid_t parent = 0, own_group = 0;
+  return rest >> state >> parent >> own_group && own_group == group && state != 'Z' && state != 'X';
+}
+
+bool has_members(pid_t group) {
+  std::error_code error;
+  std::filesystem::directory_iterator entry("/proc", error), end;
+  for (; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (std::isdigit(static_cast<unsigned char>(name.front())) && runs_in(entry->path() / "stat", group)) return true;
+  }
+  return false;
+}
+
 // The processes of a job, every one the leader of its group. What runs when this goes is ended.
 class Group {
  public:
-  explicit Group(const SignalInbox& inbox) : inbox_(inbox) {}
+  explicit Group(SignalInbox& inbox) : inbox_(inbox) {}
   ~Group() { end(); }
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -137,20 +199,22 @@ class Group {
   bool is_running() const { return !running_.empty(); }
   const std::optional<std::string>& failure() const { return failure_; }
 
-  // Takes the state of those that have left, the first failure among them.
+  // Takes the state of those that have left, the first failure among them, and ends what they left behind.
   void collect() {
     std::erase_if(running_, [&](pid_t process) {
-      int status = 0;
-      if (waitpid(process, &status, WNOHANG) != process) return false;
-      if (!failure_) failure_ = describe(status);
-      return true;
+      const std::optional<bool> has_status = has_left(process);
+      if (has_status) reap(process, *has_status);
+      return has_status.has_value();
     });
   }
 
+  // A leader that ends at once leaves its group the time that it has: a launcher may have to end others first.
   void end() {
     signal_all(SIGTERM);
-    for (const auto deadline = Clock::now() + kTimeToEnd; is_running() && Clock::now() < deadline; collect())
-      inbox_.wait();
+    const auto has_time = [&, deadline = Clock::now() + kTimeToEnd] {
+      return !inbox_.insists() && Clock::now() < deadline;
+    };
+    while (has_time() && std::any_of(running_.begin(), running_.end(), has_members)) inbox_.wait();
     signal_all(SIGKILL);
     for (const pid_t process : running_) waitpid(process, nullptr, 0);
     running_.clear();
@@ -161,7 +225,14 @@ class Group {
     for (const pid_t process : running_) kill(-process, signal);
   }
 
-  const SignalInbox& inbox_;
+  void reap(pid_t process, bool has_status) {
+    int status = 0;
+    if (has_status) kill(-process, SIGKILL);
+    const bool is_known = has_status && waitpid(process, &status, 0) == process;
+    if (!failure_) failure_ = is_known ? describe(status) : "gone without an exit code";
+  }
+
+  SignalInbox& inbox_;
   std::vector<pid_t> running_;
   std::optional<std::string> failure_;
 };
@@ -188,31 +259,31 @@ Deadline first_deadline(const JobOptions& options) {
   return {Clock::now() + *options.timeout, "still running after " + std::to_string(options.timeout->count()) + " s"};
 }
 
-std::optional<std::string> wait_for(Group& group, const SignalInbox& inbox, const JobOptions& options) {
+std::optional<std::string> wait_for(Group& group, SignalInbox& inbox, const JobOptions& options) {
   Deadline deadline = first_deadline(options);
-  for (; group.is_running(); group.collect()) {
+  for (; group.is_running() && !inbox.asked(); group.collect()) {
     if (group.failure() && deadline.failure != *group.failure())
       deadline = {std::min(deadline.time, Clock::now() + kTimeToNotice), *group.failure()};
     if (Clock::now() >= deadline.time) {
       group.end();
       return deadline.failure;
     }
-    if (const std::optional<int> signal = inbox.wait()) {
-      group.end();
-      leave_by(*signal);
-    }
+    inbox.wait();
     if (options.poll) options.poll();
   }
+  group.end();
   return group.failure();
 }
 
 }  // namespace
 
 std::optional<std::string> run_job(const Job& job, const JobOptions& options) {
-  const SignalInbox inbox;
+  SignalInbox inbox;
   Group group(inbox);
   for (const Program& program : job) group.add(start(program, options.log, inbox.before()));
-  return wait_for(group, inbox, options);
+  std::optional<std::string> failure = wait_for(group, inbox, options);
+  if (inbox.asked()) leave_by(*inbox.asked());
+  return failure;
 }
 
 }  // namespace dualpipe::cli

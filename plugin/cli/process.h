@@ -29,9 +29,10 @@ struct JobOptions {
 
 // Starts all programs, each in a process group of its own, and waits for them. The result is empty where each left with
 // 0, else it says of the first that did not how it ended: "exit code 1", "signal 9 (Killed)", "still running after
-// 60 s". The others get some seconds to notice, then all groups are ended. On SIGINT, SIGTERM or SIGHUP the groups are
-// ended first and then this process by the same signal. Throws ScheduleError where a program or the log cannot be
-// opened. Not for programs with threads that handle signals.
+// 60 s". The others get some seconds to notice, then all groups are ended, and with a program what it left behind in
+// its group. On SIGINT, SIGTERM or SIGHUP, unless it ignores them, the groups are ended first, at once on a second one,
+// and then this process by the first. Throws ScheduleError where a program or the log cannot be opened. Not for
+// programs with threads that handle signals.
 std::optional<std::string> run_job(const Job& job, const JobOptions& options);
 
 }  // namespace dualpipe::cli

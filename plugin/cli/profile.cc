@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <ostream>
@@ -13,6 +14,7 @@
 #include "plugin/cli/launch.h"
 #include "plugin/cli/output.h"
 #include "plugin/cli/profile_table.h"
+#include "plugin/cli/run_output.h"
 #include "plugin/schedule/error.h"
 
 namespace dualpipe::cli {
@@ -22,6 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kOrigin = "profile";
 constexpr std::size_t kLogLines = 15;
+constexpr const char* kMarker = ".dualpipe_profile";  // In a folder of runs, which are replaced.
 
 struct ProfileOptions {
   TrainerRun trainer;
@@ -37,6 +40,18 @@ struct ProfileOptions {
   // What was run, for the file's `source`.
   std::string host() const { return has_trainer() ? trainer.config : command; }
 };
+
+// A run's folder is named after its schedule, and emptied before the run.
+void check_schedules(const ProfileOptions& options) {
+  for (const std::string& schedule : options.schedules) {
+    const fs::path name = fs::path(schedule).filename();
+    if (name.empty() || name == "." || name == "..") {
+      throw ScheduleError(kOrigin, fmt::format("--schedules must be names or .csv files, got '{}'; for example "
+                                               "--schedules dualpipev,zb1p",
+                                               schedule));
+    }
+  }
+}
 
 void check_options(const CLI::App& command, ProfileOptions& options) {
   const bool has_config = command.count("--config") > 0, has_command = command.count("--command") > 0;
@@ -55,9 +70,22 @@ void check_options(const CLI::App& command, ProfileOptions& options) {
                                                option));
     }
   }
+  check_schedules(options);
   if (options.has_trainer()) {
     options.trainer.program = find_trainer(options.trainer.program);
   }
+}
+
+// What is in it is deleted before the runs, so nobody else may have made it. Throws std::filesystem::filesystem_error.
+void claim_runs_folder(const fs::path& runs) {
+  if (fs::exists(runs) && !fs::is_empty(runs) && !fs::exists(runs / kMarker)) {
+    throw ScheduleError(kOrigin,
+                        fmt::format("'{}' must be empty, or made by profile, which replaces the runs in it, got "
+                                    "a folder with other files; choose another file with -o",
+                                    runs.string()));
+  }
+  fs::create_directories(runs);
+  std::ofstream(runs / kMarker) << "dualpipe profile replaces what is here.\n";
 }
 
 // Before any run: a result that cannot be written is told at once.
@@ -67,16 +95,18 @@ void prepare_folder(const ProfileOptions& options) {
     throw ScheduleError(
         kOrigin, fmt::format("-o must be a file, got the folder '{0}'; for example -o {0}/cost.json", options.output));
   }
+  if (fs::path(options.output).filename().empty() || options.runs() == options.output) {
+    throw ScheduleError(kOrigin, fmt::format("-o must be a file that does not end in / or .runs, got '{}'; for example "
+                                             "-o output/profile/cost.json",
+                                             options.output));
+  }
   const fs::path parent = fs::path(options.output).parent_path();
-  if (!parent.empty()) {
-    fs::create_directories(parent, error);
-  }
-  if (!error) {
-    fs::create_directories(options.runs(), error);
-  }
-  if (error) {
+  try {
+    if (!parent.empty()) fs::create_directories(parent);
+    claim_runs_folder(options.runs());
+  } catch (const fs::filesystem_error& error) {
     throw ScheduleError(kOrigin, fmt::format("cannot write to '{}': {}; choose another file with -o",
-                                             parent.empty() ? "." : parent.string(), error.message()));
+                                             parent.empty() ? "." : parent.string(), error.code().message()));
   }
 }
 
@@ -105,7 +135,7 @@ RunCost measure(const ProfileOptions& options, const std::string& schedule, cons
   if (const auto failure = run_in(output, job_of(options, schedule, output, more), job)) {
     throw ScheduleError(schedule, *failure);
   }
-  RunCost cost = cost_of_run(read_run(output));
+  RunCost cost = cost_of_run(read_output(output, schedule));
   cost.file.source = fmt::format("{} of {}", schedule, options.host());
   return cost;
 }

@@ -22,13 +22,13 @@ struct RoundsOptions {
   std::optional<int> iterations;                // Of a run, where that is known beforehand; for the progress bar.
   std::optional<std::chrono::seconds> timeout;  // Of a run.
   std::function<Job(const std::string& schedule, const std::filesystem::path& output)> job;
-  // Asked after each round with what there is so far; true ends it there.
+  // Asked after each run with what there is so far, of a schedule that has not run yet nothing; true ends it there.
   std::function<bool(const std::vector<ScheduleRuns>&)> should_stop;
 };
 
 // In a round every schedule runs once; the first of a round is the second of the one before, so that none is always
-// the first. A run whose programs fail or whose files cannot be read is told on standard error with the end of its log;
-// its schedule fails and is left out of later rounds. Throws ScheduleError where a run cannot be started at all.
+// the first. A run that cannot be started, whose programs fail or whose files cannot be read is told on standard error
+// with the end of its log; its schedule fails and is left out of later rounds.
 std::vector<ScheduleRuns> run_rounds(const RoundsOptions& options);
 
 }  // namespace dualpipe::cli

@@ -1,6 +1,7 @@
 #include "plugin/cli/schedule_options.h"
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -25,10 +26,22 @@ Schedule read_file(const std::string& command, const ScheduleOptions& options) {
   return schedule;
 }
 
+void check_name(std::vector<std::string> names, const ScheduleOptions& options) {
+  if (std::find(names.begin(), names.end(), options.schedule) != names.end()) return;
+  names.push_back("auto");
+  if (options.takes_all) names.push_back("all");
+  const std::string near = nearest_name(options.schedule, names);
+  throw ScheduleError("--schedule",
+                      fmt::format("must be one of {} or a .csv file, got \"{}\"{}", fmt::join(names, ", "),
+                                  options.schedule, near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
 }  // namespace
 
 void add_schedule_options(CLI::App& command, ScheduleOptions& options) {
-  command.add_option("-s,--schedule", options.schedule, "A name (see dualpipe schedules), auto or FILE.csv");
+  command.add_option("-s,--schedule", options.schedule,
+                     options.takes_all ? "A name (see dualpipe schedules), auto, all or FILE.csv"
+                                       : "A name (see dualpipe schedules), auto or FILE.csv");
   command.add_option("-P,--pipeline-model-parallel-size,--pipeline-parallel-size", options.ranks,
                      "Ranks of the pipeline; not needed with a file");
   command.add_option("-M,--num-microbatches", options.num_microbatches,
@@ -59,10 +72,7 @@ Schedule make_schedule(const std::string& command, const ScheduleOptions& option
     return read_file(command, options);
   }
   const Registry registry = builtin_registry();
-  if (const std::vector<std::string> names = registry.names();
-      std::find(names.begin(), names.end(), options.schedule) == names.end()) {
-    return registry.make(options.schedule, {});  // Throws, with the nearest name.
-  }
+  check_name(registry.names(), options);
   return registry.make(options.schedule, required_spec(command, options));
 }
 

@@ -13,11 +13,12 @@
 namespace dualpipe::cli {
 
 struct ScheduleOptions {
-  std::string schedule;
-  std::optional<int> ranks;
-  std::optional<int> num_microbatches;
+  bool takes_all = false;  // Whether the command lists every schedule under the name `all`.
+  std::string schedule = {};
+  std::optional<int> ranks = {};
+  std::optional<int> num_microbatches = {};
   int chunks = 2;
-  std::optional<std::string> cost;
+  std::optional<std::string> cost = {};
 
   bool is_file() const { return schedule.ends_with(".csv"); }
   // Throws ScheduleError for a mistake in --cost.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "plugin/compare/differences.h"
 #include "plugin/compare/measured_figures.h"
@@ -12,29 +13,40 @@ namespace dualpipe {
 namespace {
 
 const ScheduleRuns* find_reference(const std::vector<ScheduleRuns>& runs, const std::string& baseline) {
-  const auto finished = [](const ScheduleRuns& run) { return !run.failure; };
+  const auto finished = [](const ScheduleRuns& run) { return !run.failure && !run.rounds.empty(); };
   const auto named = std::find_if(runs.begin(), runs.end(),
                                   [&](const ScheduleRuns& run) { return finished(run) && run.schedule == baseline; });
   const auto found = named != runs.end() ? named : std::find_if(runs.begin(), runs.end(), finished);
   return found != runs.end() ? &*found : nullptr;
 }
 
-bool same_iterations(const std::vector<IterationMetrics>& a, const std::vector<IterationMetrics>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const IterationMetrics& x, const IterationMetrics& y) { return x.iteration == y.iteration; });
+using Iterations = std::vector<IterationMetrics>;
+
+// "10 iterations, 1 to 10"
+std::string describe(const Iterations& iterations) {
+  return std::to_string(iterations.size()) + (iterations.size() == 1 ? " iteration, " : " iterations, ") +
+         std::to_string(iterations.front().iteration) + " to " + std::to_string(iterations.back().iteration);
 }
 
-std::string count(std::size_t iterations) {
-  return std::to_string(iterations) + (iterations == 1 ? " iteration" : " iterations");
+// Nothing where both have the same numbers.
+std::optional<std::string> find_difference(const Iterations& given, const Iterations& expected) {
+  if (given.size() != expected.size()) return describe(given);
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    if (given[i].iteration != expected[i].iteration)
+      return describe(given) + ", with " + std::to_string(given[i].iteration) + " for " +
+             std::to_string(expected[i].iteration);
+  }
+  return std::nullopt;
 }
 
 std::optional<std::string> find_failure(const ScheduleRuns& run, const ScheduleRuns& reference, int warmup) {
   if (run.failure) return run.failure;
-  const auto& expected = reference.rounds.front().iterations;
+  if (run.rounds.empty()) return "not run: the comparison stopped before its turn";
+  const Iterations& expected = reference.rounds.front().iterations;
   for (const RunFiles& round : run.rounds) {
-    if (!same_iterations(round.iterations, expected))
-      return "metrics.jsonl must have the " + count(expected.size()) + " of " + reference.schedule + ", got " +
-             count(round.iterations.size());
+    if (const auto difference = find_difference(round.iterations, expected))
+      return "metrics.jsonl must have those of " + reference.schedule + " = " + describe(expected) + "; got " +
+             *difference;
   }
   if (expected.size() <= static_cast<std::size_t>(warmup))
     return "a run must have more iterations than --warmup = " + std::to_string(warmup) + ", got " +
@@ -65,14 +77,21 @@ void add_curves(ScheduleFigures& figures, const std::vector<IterationMetrics>& i
   }
 }
 
+Estimate speed_up_of_shared(Rounds baseline, Rounds rounds, std::uint64_t seed) {
+  const std::size_t shared = std::min(baseline.size(), rounds.size());
+  baseline.resize(shared);
+  rounds.resize(shared);
+  return speed_up(baseline, rounds, seed);
+}
+
 void add_times(ScheduleFigures& figures, const ScheduleRuns& run, const ScheduleRuns& reference,
                const ComparisonOptions& options) {
-  const Rounds rounds = times_of(run, options.warmup);
+  Rounds rounds = times_of(run, options.warmup);
   figures.ms = quartiles(joined(rounds));
   if (run.schedule == options.baseline)
     figures.speedup = Estimate{1, 1, 1};
   else if (reference.schedule == options.baseline)
-    figures.speedup = speed_up(times_of(reference, options.warmup), rounds, options.seed);
+    figures.speedup = speed_up_of_shared(times_of(reference, options.warmup), std::move(rounds), options.seed);
 }
 
 ScheduleFigures figures_of(const ScheduleRuns& run, const ScheduleRuns& reference, const ComparisonOptions& options) {
@@ -83,7 +102,7 @@ ScheduleFigures figures_of(const ScheduleRuns& run, const ScheduleRuns& referenc
   add_times(figures, run, reference, options);
   add_curves(figures, run.rounds.front().iterations);
   compare::add_differences(figures, run.rounds, reference.rounds.front().iterations);
-  compare::add_measured_figures(figures, run.rounds, options.warmup);
+  compare::add_measured_figures(figures, run.rounds, static_cast<std::size_t>(options.warmup));
   return figures;
 }
 
@@ -106,7 +125,8 @@ Comparison compare_runs(const std::vector<ScheduleRuns>& runs, const ComparisonO
   const ScheduleRuns* reference = find_reference(runs, options.baseline);
   if (reference != nullptr) {
     comparison.iterations = static_cast<int>(reference->rounds.front().iterations.size());
-    comparison.rounds = static_cast<int>(reference->rounds.size());
+    for (const ScheduleRuns& run : runs)
+      comparison.rounds = std::max(comparison.rounds, static_cast<int>(run.rounds.size()));
   }
   for (const ScheduleRuns& run : runs) {
     comparison.runs.push_back(reference != nullptr ? figures_of(run, *reference, options) : failed(run));

@@ -18,7 +18,7 @@ namespace dualpipe {
 struct ScheduleRuns {
   std::string schedule;
   std::optional<std::string> failure;  // Why there is nothing to compare.
-  std::vector<RunFiles> rounds;        // The same number for all schedules that did not fail.
+  std::vector<RunFiles> rounds;        // Where the comparison stopped within a round, some have one more than others.
 };
 
 struct ComparisonOptions {
@@ -68,14 +68,16 @@ struct ScheduleFigures {
   std::optional<int> pipeline_size;
   std::optional<double> parameter_copies;  // How many ranks of a pipeline hold a stage.
 
-  // Relative, largest over all rounds; infinite where one of the two is not finite.
+  std::optional<std::string> no_simulation;  // Why there is none of what was measured.
+
+  // Relative, largest over all rounds; infinite where one of the two is not finite, nothing where one is not known.
   std::optional<double> first_loss_difference;
   std::optional<double> first_grad_norm_difference;
   std::optional<double> loss_difference;
   std::optional<double> grad_norm_difference;
 
   std::vector<double> losses;  // Of the first round.
-  std::vector<double> grad_norms;
+  std::vector<std::optional<double>> grad_norms;
 
   StepPicture measured;  // The step whose pipeline took the median time.
   StepPicture simulated;
@@ -83,8 +85,8 @@ struct ScheduleFigures {
 
 struct Comparison {
   ComparisonOptions options;
-  int iterations = 0;  // Of a run.
-  int rounds = 0;
+  int iterations = 0;                   // Of a run.
+  int rounds = 0;                       // Of the schedule that ran most often.
   std::vector<ScheduleFigures> runs;    // In the order given.
   std::vector<std::string> notes;       // What a reader has to know to judge fairly, a sentence each.
   std::vector<std::string> mismatches;  // Differences above the tolerances; then the schedules do not train alike.
@@ -92,8 +94,9 @@ struct Comparison {
   bool has_failures() const;
 };
 
-// A run that does not have as many iterations as the baseline's, or no more than the warm-up, becomes a failure. Where
-// the baseline failed, differences refer to the first schedule that did not, and there are no speed-ups.
+// A run that does not have the iterations of the baseline's, or no more than the warm-up, becomes a failure, and so
+// does a schedule that never ran. Where the baseline failed, differences refer to the first schedule that did not, and
+// there are no speed-ups.
 Comparison compare_runs(const std::vector<ScheduleRuns>& runs, const ComparisonOptions& options);
 
 }  // namespace dualpipe

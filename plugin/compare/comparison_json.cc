@@ -1,5 +1,6 @@
 #include "plugin/compare/comparison_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -15,6 +16,13 @@ Json or_null(const std::optional<Value>& value) {
   return value ? Json(*value) : Json(nullptr);  // dump() writes null for what is not finite.
 }
 
+Json known(const std::vector<std::optional<double>>& values) {
+  Json list = Json::array();
+  for (const std::optional<double>& value : values) list.push_back(or_null(value));
+  const bool is_any = std::any_of(values.begin(), values.end(), [](const auto& value) { return value.has_value(); });
+  return is_any ? list : Json(nullptr);
+}
+
 Json spread(const std::optional<Estimate>& estimate, const char* middle) {
   if (!estimate) return nullptr;
   return {{middle, estimate->value}, {"low", estimate->low}, {"high", estimate->high}};
@@ -22,7 +30,10 @@ Json spread(const std::optional<Estimate>& estimate, const char* middle) {
 
 Json to_json(const std::vector<Span>& spans) {
   Json rows = Json::array();
-  for (const Span& span : spans) rows.push_back(Json::array({to_string(span.action), span.start, span.end}));
+  for (const Span& span : spans) {
+    rows.push_back(Json::array({to_string(span.action), span.start, span.end}));
+    if (span.waited > 0) rows.back().push_back(span.waited);
+  }
   return rows;
 }
 
@@ -79,7 +90,7 @@ Json to_json(const ScheduleFigures& run) {
   Json json{{"schedule", run.schedule}, {"failure", or_null(run.failure)}};
   add_figures(json, run);
   json["losses"] = run.failure ? Json(nullptr) : Json(run.losses);
-  json["grad_norms"] = run.failure ? Json(nullptr) : Json(run.grad_norms);
+  json["grad_norms"] = known(run.grad_norms);
   json["measured"] = to_json(run.measured);
   json["simulated"] = to_json(run.simulated);
   return json;

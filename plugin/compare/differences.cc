@@ -9,11 +9,13 @@
 namespace dualpipe::compare {
 namespace {
 
-void raise(std::optional<double>& largest, double difference) { largest = std::max(largest.value_or(0), difference); }
+void raise(std::optional<double>& largest, std::optional<double> given, std::optional<double> reference) {
+  if (given && reference) largest = std::max(largest.value_or(0), relative_difference(*given, *reference));
+}
 
 void add_iteration(ScheduleFigures& figures, const IterationMetrics& given, const IterationMetrics& reference) {
-  raise(figures.loss_difference, relative_difference(given.lm_loss, reference.lm_loss));
-  raise(figures.grad_norm_difference, relative_difference(given.grad_norm, reference.grad_norm));
+  raise(figures.loss_difference, given.lm_loss, reference.lm_loss);
+  raise(figures.grad_norm_difference, given.grad_norm, reference.grad_norm);
 }
 
 std::string sentence(const std::string& what, double difference, const std::string& reference, double tolerance,
@@ -33,8 +35,8 @@ void add_differences(ScheduleFigures& figures, const std::vector<RunFiles>& roun
                      const std::vector<IterationMetrics>& reference) {
   for (const RunFiles& round : rounds) {
     const IterationMetrics& first = round.iterations.front();
-    raise(figures.first_loss_difference, relative_difference(first.lm_loss, reference.front().lm_loss));
-    raise(figures.first_grad_norm_difference, relative_difference(first.grad_norm, reference.front().grad_norm));
+    raise(figures.first_loss_difference, first.lm_loss, reference.front().lm_loss);
+    raise(figures.first_grad_norm_difference, first.grad_norm, reference.front().grad_norm);
     for (std::size_t i = 0; i < reference.size(); ++i) add_iteration(figures, round.iterations[i], reference[i]);
   }
 }

@@ -19,6 +19,9 @@ class JsonLine {
   // `line` counts from 1. Throws ScheduleError where the text is no JSON object.
   JsonLine(std::string file, int line, std::string_view text);
 
+  // Null counts.
+  bool contains(const char* key) const { return object_.contains(key); }
+
   // Each throws ScheduleError where the key is missing or holds something else. Numbers are finite.
   std::string text(const char* key) const;
   double number(const char* key, double least) const;

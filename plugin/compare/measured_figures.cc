@@ -12,11 +12,13 @@ namespace {
 
 constexpr double kMs = 1e3;
 
-std::vector<MeasuredStep> all_steps(const std::vector<RunFiles>& rounds, int warmup) {
+// The warm-up counts iterations, whatever number the first one has.
+std::vector<MeasuredStep> all_steps(const std::vector<RunFiles>& rounds, std::size_t warmup) {
   std::vector<MeasuredStep> steps;
   for (const RunFiles& round : rounds) {
+    const std::int64_t first = round.iterations.at(warmup).iteration;
     for (MeasuredStep& step : measured_steps(round)) {
-      if (step.iteration > warmup && step.timeline.makespan() > 0) steps.push_back(std::move(step));
+      if (step.iteration >= first && step.timeline.makespan() > 0) steps.push_back(std::move(step));
     }
   }
   return steps;
@@ -63,15 +65,16 @@ std::optional<double> exposed_of(const MeasuredStep& step) {
   return sum / static_cast<double>(step.records.size());
 }
 
-// Time in which the rank was in an action. One that is finished in the middle of the next counts once.
+// Time in which the rank was in an action and did not wait for a message. One that is finished in the middle of the
+// next counts once.
 double covered(const std::vector<Span>& spans) {
   double sum = 0;
   double reached = 0;
   for (const Span& span : spans) {
-    sum += std::max(0.0, span.end - std::max(span.start, reached));
+    sum += std::max(0.0, span.end - std::max(span.start, reached)) - span.waited;
     reached = std::max(reached, span.end);
   }
-  return sum;
+  return std::max(0.0, sum);
 }
 
 double covered_share(const MeasuredStep& step) {
@@ -163,7 +166,7 @@ void add_simulation(ScheduleFigures& figures, const std::vector<MeasuredStep>& s
 
 }  // namespace
 
-void add_measured_figures(ScheduleFigures& figures, const std::vector<RunFiles>& rounds, int warmup) {
+void add_measured_figures(ScheduleFigures& figures, const std::vector<RunFiles>& rounds, std::size_t warmup) {
   const std::vector<RankTimeline>& ranks = rounds.front().ranks;
   if (ranks.empty()) return;
   add_layout(figures, ranks);
@@ -175,8 +178,9 @@ void add_measured_figures(ScheduleFigures& figures, const std::vector<RunFiles>&
   figures.measured = picture_of(step, ranks);
   try {
     add_simulation(figures, steps, step);
-  } catch (const ScheduleError&) {
+  } catch (const ScheduleError& error) {
     // What was recorded is no whole schedule, for example where W ran outside the step: the measured figures stand.
+    figures.no_simulation = error.what();
   }
 }
 

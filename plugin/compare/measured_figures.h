@@ -11,6 +11,6 @@ namespace dualpipe::compare {
 
 // Fills the figures that come from timelines, as far as the files have what they need. Steps of the first `warmup`
 // iterations are left out.
-void add_measured_figures(ScheduleFigures& figures, const std::vector<RunFiles>& rounds, int warmup);
+void add_measured_figures(ScheduleFigures& figures, const std::vector<RunFiles>& rounds, std::size_t warmup);
 
 }  // namespace dualpipe::compare

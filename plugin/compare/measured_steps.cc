@@ -63,7 +63,7 @@ MeasuredStep join(const Pipeline& pipeline, std::vector<const RecordedStep*> rec
   for (std::size_t row = 0; row < pipeline.size(); ++row) {
     const double offset = records[row]->began - first;
     std::vector<Span>& spans = step.timeline.ranks.emplace_back(records[row]->spans);
-    for (Span& span : spans) span = {span.action, span.start + offset, span.end + offset};
+    for (Span& span : spans) span = {span.action, span.start + offset, span.end + offset, span.waited};
     step.timeline.peak_activations.push_back(count_peak(spans));
     step.ranks.push_back(pipeline[row]->rank);
     step.offsets.push_back(offset);

@@ -86,6 +86,13 @@ void note_files(const Comparison& comparison, Names& notes) {
         fmt::format("{} wrote no exposed_seconds: waiting for an exchange counts as busy there.", list(hidden)));
 }
 
+void note_simulations(const Comparison& comparison, Names& notes) {
+  for (const ScheduleFigures& run : comparison.runs) {
+    if (run.no_simulation)
+      notes.push_back(fmt::format("'-': what {} ran cannot be simulated: {}", run.schedule, *run.no_simulation));
+  }
+}
+
 void note_baseline(const Comparison& comparison, Names& notes) {
   if (find(comparison, comparison.options.baseline) == nullptr)
     notes.push_back(
@@ -101,6 +108,7 @@ std::vector<std::string> comparison_notes(const Comparison& comparison) {
   note_chunks(comparison, notes);
   note_absent(comparison, notes);
   note_files(comparison, notes);
+  note_simulations(comparison, notes);
   return notes;
 }
 

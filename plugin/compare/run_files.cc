@@ -23,7 +23,7 @@ IterationMetrics read_iteration(const JsonLine& line) {
   IterationMetrics metrics;
   metrics.iteration = line.integer("iteration", 1, kMostIterations);
   metrics.lm_loss = number_or_nan(line, "lm_loss");
-  metrics.grad_norm = number_or_nan(line, "grad_norm");
+  if (line.contains("grad_norm")) metrics.grad_norm = number_or_nan(line, "grad_norm");
   metrics.ms = line.number("ms", 0);
   return metrics;
 }

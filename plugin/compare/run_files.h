@@ -18,9 +18,9 @@ namespace dualpipe {
 
 // A line of metrics.jsonl.
 struct IterationMetrics {
-  std::int64_t iteration = 0;  // From 1.
+  std::int64_t iteration = 0;  // From 1, or where the run was resumed.
   double lm_loss = 0;          // NaN where the file has null: what JSON writers make of a number that is not finite.
-  double grad_norm = 0;        // Likewise.
+  std::optional<double> grad_norm;  // Likewise; nothing where the file does not say.
   double ms = 0;
 };
 

@@ -56,14 +56,21 @@ void require_in_range(const JsonLine& line, const RankTimeline& header, const Op
                 " and micro-batches below " + std::to_string(header.num_microbatches) + ", got " + to_string(op));
 }
 
+double waited_at(const JsonLine& line, const Json& row, double duration) {
+  const double waited = number_at(line, "spans", row, 3);
+  if (waited < 0 || waited > duration * (1 + 1e-9))
+    line.refuse("spans", "rows that waited from 0 to all of their time", row);
+  return waited;
+}
+
 std::vector<Span> read_spans(const JsonLine& line, const RankTimeline& header) {
   std::vector<Span> spans;
   for (const Json& row : line.list("spans")) {
-    const Action action = action_at(line, name_at(line, "spans", row, 3, 3));
+    const Action action = action_at(line, name_at(line, "spans", row, 3, 4));
     require_in_range(line, header, action.op);
     if (action.paired) require_in_range(line, header, *action.paired);
     const auto [start, end] = interval_at(line, "spans", row);
-    spans.push_back({action, start, end});
+    spans.push_back({action, start, end, row.size() == 4 ? waited_at(line, row, end - start) : 0});
   }
   std::stable_sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.start < b.start; });
   return spans;

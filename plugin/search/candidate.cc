@@ -1,8 +1,8 @@
 #include "plugin/search/candidate.h"
 
 #include <algorithm>
-#include <cmath>
 
+#include "plugin/analysis/divide_stages.h"
 #include "plugin/schedule/error.h"
 #include "plugin/schedule/registry.h"
 #include "plugin/search/check_request.h"
@@ -14,7 +14,6 @@
 namespace dualpipe::search {
 namespace {
 
-constexpr double kBytesPerGb = 1e9;
 constexpr double kMostGreedySteps = 1e9;  // Letters times ranks.
 
 struct Shape {
@@ -73,32 +72,32 @@ int usual_activations(const Shape& shape, int ranks) {
   }
 }
 
-Limits limits_of(const Shape& shape, const Placement& placement, const std::vector<StageMemory>& memory,
+Limits limits_of(const Shape& shape, const Placement& placement, const std::vector<StageBytes>& bytes,
                  const AutoRequest& request) {
   Limits limits;
   if (request.max_activations) {
     limits.max_activations = static_cast<int>(static_cast<std::int64_t>(*request.max_activations) * placement.stages() /
-                                              cost_stages(request));
+                                              activation_stages(request));
   } else if (!request.memory_limit_gb) {
     limits.max_activations = usual_activations(shape, placement.ranks());
   }
   if (!request.memory_limit_gb) return limits;
-  for (const StageMemory& stage : memory) limits.activation_bytes.push_back(stage.activation_bytes);
+  for (const StageBytes& stage : bytes) limits.activation_bytes.push_back(stage.activations);
   for (int rank = 0; rank < placement.ranks(); ++rank) {
     double room = *request.memory_limit_gb * kBytesPerGb;
-    for (const int stage : placement.stages_of(rank)) room -= memory[stage].parameter_bytes;
+    for (const int stage : placement.stages_of(rank)) room -= bytes[stage].state();
     limits.room_bytes.push_back(room);
   }
   return limits;
 }
 
 // Parameters, and one live micro-batch of each stage of the rank.
-double least_bytes_of(const Placement& placement, const std::vector<StageMemory>& memory) {
+double least_bytes_of(const Placement& placement, const std::vector<StageBytes>& bytes) {
   double most = 0;
-  for (int rank = 0; rank < placement.ranks() && !memory.empty(); ++rank) {
+  for (int rank = 0; rank < placement.ranks() && !bytes.empty(); ++rank) {
     double sum = 0;
     for (const int stage : placement.stages_of(rank)) {
-      sum += memory[stage].parameter_bytes + memory[stage].activation_bytes;
+      sum += bytes[stage].state() + bytes[stage].activations;
     }
     most = std::max(most, sum);
   }
@@ -140,19 +139,49 @@ std::vector<NamedOrder> named_orders(const Shape& shape, const Lanes& lanes, con
   return orders;
 }
 
+bool can_be_divided(const AutoRequest& request, int stages) {
+  return analysis::can_divide(cost_stages(request), stages) &&
+         (request.bytes.empty() || analysis::can_divide(static_cast<int>(request.bytes.size()), stages));
+}
+
+[[noreturn]] void refuse_division(const std::vector<Shape>& shapes, const AutoRequest& request) {
+  std::string wanted;
+  for (const Shape& shape : shapes) {
+    const int stages = placement_of(shape, request).stages();
+    wanted +=
+        (wanted.empty() ? "" : ", ") + std::to_string(stages) + " for " + placement_name(shape.kind, shape.chunks);
+  }
+  throw ScheduleError(
+      "auto", "the number of stages that costs are of must divide a placement's or be a multiple of it (" + wanted +
+                  "), got " + std::to_string(cost_stages(request)) + "; for example " +
+                  std::to_string(placement_of(shapes[0], request).stages()));
+}
+
 Candidate make_candidate(const Shape& shape, const AutoRequest& request) {
   const Placement placement = placement_of(shape, request);
   const CostModel cost = divide_costs(request.cost, cost_stages(request), placement.stages());
-  const std::vector<StageMemory> memory = divide_memory(request.memory, placement.stages());
-  const Limits limits = limits_of(shape, placement, memory, request);
+  const std::vector<StageBytes> bytes = divide_bytes(request.bytes, placement.stages());
+  const Limits limits = limits_of(shape, placement, bytes, request);
   Lanes lanes(placement, request.num_microbatches, cost, limits);
   std::vector<NamedOrder> named = named_orders(shape, lanes, request);
-  return {shape.kind,       shape.chunks, cost,
-          memory,           limits,       std::move(lanes),
-          std::move(named), shape.chunks, least_bytes_of(placement, memory)};
+  return {shape.kind,
+          shape.chunks,
+          cost,
+          bytes,
+          limits,
+          std::move(lanes),
+          std::move(named),
+          shape.chunks,
+          least_bytes_of(placement, bytes)};
 }
 
 }  // namespace
+
+std::string placement_name(PlacementKind kind, int chunks) {
+  const std::string name(to_string(kind));
+  return kind == PlacementKind::kLoop && chunks > 1 ? name + " with " + std::to_string(chunks) + " chunks per rank"
+                                                    : name;
+}
 
 bool Candidate::fits_at_all() const {
   if (limits.max_activations && *limits.max_activations < least_activations) return false;
@@ -178,15 +207,15 @@ int Candidate::peak_activations(const Words& words) const {
 }
 
 std::optional<double> Candidate::peak_memory_gb(const Words& words) const {
-  if (memory.empty()) return std::nullopt;
+  if (bytes.empty()) return std::nullopt;
   double most = 0;
   for (int rank = 0; rank < lanes.ranks(); ++rank) {
-    double bytes = 0;
-    for (const int stage : lanes.placement.stages_of(rank)) bytes += memory[stage].parameter_bytes;
+    double held = 0;
+    for (const int stage : lanes.placement.stages_of(rank)) held += bytes[stage].state();
     for (const Letter& letter : words[rank]) {
-      if (letter.has_forward()) bytes += memory[lanes.lanes[letter.lane].stage].activation_bytes;
-      most = std::max(most, bytes);
-      if (letter.frees()) bytes -= memory[lanes.lanes[letter.backward_lane()].stage].activation_bytes;
+      if (letter.has_forward()) held += bytes[lanes.lanes[letter.lane].stage].activations;
+      most = std::max(most, held);
+      if (letter.frees()) held -= bytes[lanes.lanes[letter.backward_lane()].stage].activations;
     }
   }
   return most / kBytesPerGb;
@@ -194,8 +223,13 @@ std::optional<double> Candidate::peak_memory_gb(const Words& words) const {
 
 std::vector<Candidate> make_candidates(const AutoRequest& request) {
   check_request(request);
+  const std::vector<Shape> shapes = shapes_of(request);
   std::vector<Candidate> candidates;
-  for (const Shape& shape : shapes_of(request)) candidates.push_back(make_candidate(shape, request));
+  for (const Shape& shape : shapes) {
+    if (!can_be_divided(request, placement_of(shape, request).stages())) continue;
+    candidates.push_back(make_candidate(shape, request));
+  }
+  if (candidates.empty()) refuse_division(shapes, request);
   return candidates;
 }
 

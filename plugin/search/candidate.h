@@ -12,6 +12,8 @@
 
 namespace dualpipe::search {
 
+inline constexpr double kBytesPerGb = 1e9;
+
 struct NamedOrder {
   std::string name;
   Found order;
@@ -21,7 +23,7 @@ struct Candidate {
   PlacementKind kind;
   int chunks;  // Per rank.
   CostModel cost;
-  std::vector<StageMemory> memory;  // By stage; empty: unknown.
+  std::vector<StageBytes> bytes;  // By stage; empty: unknown.
   Limits limits;
   Lanes lanes;
   std::vector<NamedOrder> named;  // Those that are valid for P and M, and fit.
@@ -34,8 +36,11 @@ struct Candidate {
   std::optional<double> peak_memory_gb(const Words& words) const;
 };
 
-// Loop with one chunk, loop with several, V, bidirectional, as far as the request allows. Throws ScheduleError where it
-// is wrong in itself or leaves none.
+// "loop with 2 chunks per rank"
+std::string placement_name(PlacementKind kind, int chunks);
+
+// Loop with one chunk, loop with several, V, bidirectional, as far as the request allows and its costs can be divided.
+// Throws ScheduleError where it is wrong in itself or leaves none.
 std::vector<Candidate> make_candidates(const AutoRequest& request);
 
 // The orders that fit to start from: named ones, and what first_orders.h makes of nothing.

@@ -13,6 +13,7 @@ namespace {
 constexpr std::string_view kOrigin = "auto";
 
 std::string text(double value) {
+  if (value > kMostCost) return "more";
   std::string digits = std::to_string(value);
   digits.erase(digits.find_last_not_of('0') + 1);
   if (digits.ends_with('.')) digits.pop_back();
@@ -23,6 +24,7 @@ void require_number(std::string_view what, double value) {
   if (!std::isfinite(value) || value < 0) {
     throw ScheduleError(kOrigin, std::string(what) + " must be a finite number of at least 0, got " + text(value));
   }
+  if (value > kMostCost) throw ScheduleError(kOrigin, std::string(what) + " must be at most 1e15, got " + text(value));
 }
 
 void require_positive(std::string_view what, double value, std::string_view example) {
@@ -53,13 +55,15 @@ void check_costs(const AutoRequest& request) {
 
 void check_limits(const AutoRequest& request) {
   if (request.max_activations) require_at_least(kOrigin, "max_activations", 1, *request.max_activations);
-  for (const StageMemory& stage : request.memory) {
-    require_number("the parameter bytes of a stage", stage.parameter_bytes);
-    require_number("the activation bytes of a stage", stage.activation_bytes);
+  for (const StageBytes& stage : request.bytes) {
+    require_number("the parameter bytes of a stage", stage.parameters);
+    require_number("the gradient bytes of a stage", stage.gradients);
+    require_number("the optimizer bytes of a stage", stage.optimizer);
+    require_number("the activation bytes of a stage", stage.activations);
   }
   if (!request.memory_limit_gb) return;
   require_positive("memory_limit_gb", *request.memory_limit_gb, "80");
-  if (request.memory.empty()) {
+  if (request.bytes.empty()) {
     throw ScheduleError(kOrigin,
                         "memory_limit_gb needs the bytes of each stage, which a cost file of 'dualpipe profile' holds, "
                         "got none; max_activations needs no bytes");
@@ -83,10 +87,14 @@ void check_request(const AutoRequest& request) {
 
 int cost_stages(const AutoRequest& request) {
   if (!request.cost.per_stage.empty()) return static_cast<int>(request.cost.per_stage.size());
+  return request.cost_stages.value_or(activation_stages(request));
+}
+
+int activation_stages(const AutoRequest& request) {
   const bool only_vee =
       !request.placements.empty() && std::all_of(request.placements.begin(), request.placements.end(),
                                                  [](PlacementKind kind) { return kind == PlacementKind::kVee; });
-  return request.cost_stages.value_or(request.pipeline_model_parallel_size * (only_vee ? 2 : 1));
+  return request.pipeline_model_parallel_size * (only_vee ? 2 : 1);
 }
 
 }  // namespace dualpipe::search

@@ -10,7 +10,9 @@ namespace dualpipe::search {
 // Throws ScheduleError.
 void check_request(const AutoRequest& request);
 
-// The number of stages that the request's costs and max_activations are in.
+// The number of stages that the request's costs are of.
 int cost_stages(const AutoRequest& request);
+// The number of stages of the cut that max_activations counts in.
+int activation_stages(const AutoRequest& request);
 
 }  // namespace dualpipe::search

@@ -19,6 +19,7 @@ constexpr std::array<std::string_view, 3> kPlacementNames = {"loop", "v", "bidir
 
 // Simulated actions that a second of budget is worth.
 constexpr double kActionsPerSecond = 120e6;
+constexpr double kMostEvaluations = 1e15;  // More than a lifetime of search, and what a chain can count.
 
 // A candidate with the best order of it so far.
 struct Contender {
@@ -70,9 +71,10 @@ class Chooser {
 
  private:
   std::int64_t budget(const Candidate& candidate, double share) const {
-    if (request_.evaluations) return static_cast<std::int64_t>(share * static_cast<double>(*request_.evaluations));
     const double letters = 3.0 * static_cast<double>(candidate.lanes.lanes.size()) * candidate.lanes.per_lane;
-    return static_cast<std::int64_t>(share * request_.time_budget_s * kActionsPerSecond / letters);
+    const double all = request_.evaluations ? static_cast<double>(*request_.evaluations)
+                                            : request_.time_budget_s * kActionsPerSecond / letters;
+    return static_cast<std::int64_t>(share * std::min(all, kMostEvaluations));
   }
 
   void improve_one(Contender& contender, double share, std::uint64_t turn) {
@@ -102,8 +104,8 @@ class Chooser {
 };
 
 NamedResult describe(const Candidate& candidate, const NamedOrder& named) {
-  return {named.name, named.order.score.makespan, candidate.peak_activations(named.order.words),
-          candidate.peak_memory_gb(named.order.words)};
+  return {named.name, named.order.score.makespan, candidate.lanes.placement.stages(),
+          candidate.peak_activations(named.order.words), candidate.peak_memory_gb(named.order.words)};
 }
 
 std::optional<NamedResult> best_named(const std::vector<Candidate>& candidates) {
@@ -114,6 +116,15 @@ std::optional<NamedResult> best_named(const std::vector<Candidate>& candidates) 
     }
   }
   return best;
+}
+
+// Below every order of every placement, of the winner's and of the others.
+double bound_of(const std::vector<Candidate>& candidates) {
+  double bound = kNever;
+  for (const Candidate& candidate : candidates) {
+    if (candidate.fits_at_all()) bound = std::min(bound, lower_bound(candidate.lanes));
+  }
+  return bound;
 }
 
 }  // namespace
@@ -140,14 +151,15 @@ AutoChoice choose_schedule(const AutoRequest& request) {
   AutoChoice choice{.schedule = to_schedule(candidate.lanes, words),
                     .placement = candidate.kind,
                     .cost = candidate.cost,
+                    .bytes = candidate.bytes,
                     .makespan = winner.best().score.makespan,
                     .peak_activations = candidate.peak_activations(words),
                     .peak_memory_gb = candidate.peak_memory_gb(words),
                     .best_named = best_named(candidates),
-                    .bound = winner.bound,
+                    .bound = bound_of(candidates),
                     .evaluations = chooser.evaluations(),
                     .reason = ""};
-  choice.reason = reason_for(choice);
+  choice.reason = reason_for(choice, request);
   return choice;
 }
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "plugin/analysis/cost_file.h"
 #include "plugin/analysis/cost_model.h"
 #include "plugin/schedule/schedule.h"
 
@@ -23,12 +24,6 @@ enum class PlacementKind { kLoop, kVee, kBidirectional };
 std::string_view to_string(PlacementKind kind);  // "loop", "v", "bidirectional".
 // Throws ScheduleError for another word, with `origin`.
 PlacementKind parse_placement_kind(std::string_view origin, std::string_view word);
-
-// What a stage holds on a rank.
-struct StageMemory {
-  double parameter_bytes = 0;   // With gradients and optimizer state.
-  double activation_bytes = 0;  // Per live micro-batch.
-};
 
 struct SearchProgress {
   double done = 0;      // Share of the budget, 0 to 1.
@@ -44,18 +39,19 @@ struct AutoRequest {
   std::vector<PlacementKind> placements;
 
   // Costs of a stage where the model is cut into `cost_stages` stages, uniform or one by one. A placement with another
-  // number of stages has them divided evenly or summed, so that all placements carry the same model. cost_stages is, by
-  // default, the number of per_stage costs, else 2P where the V is the only placement asked for, else P.
+  // number of stages has them divided evenly or summed, so that all placements carry the same model; one where neither
+  // number divides the other is left out. cost_stages is, by default, the number of per_stage costs, else 2P where the
+  // V is the only placement asked for, else P.
   CostModel cost;
   std::optional<int> cost_stages;
 
-  // Most live (stage, micro-batch) per rank, counted as in plugin/analysis/simulate.h, in stages of the cut into
-  // cost_stages: with cost_stages = P a rank of a V may hold twice as many of its half stages.
+  // Most live (stage, micro-batch) per rank, counted as in plugin/analysis/simulate.h, each in 1/P of the model, so
+  // that a rank of a V may hold twice as many of its half stages; in 1/2P where the V is the only placement asked for.
   std::optional<int> max_activations;
-  // Most bytes per rank (1 GB = 10^9 bytes): parameters of its stages and live activations. Needs `memory`.
+  // Most bytes per rank (1 GB = 10^9 bytes): parameters of its stages and live activations. Needs `bytes`.
   std::optional<double> memory_limit_gb;
   // Per stage of a cut into any number of stages; divided and summed as costs are. Empty: unknown.
-  std::vector<StageMemory> memory;
+  std::vector<StageBytes> bytes;
   // With neither limit an order holds no more activations than the named schedules of its placement do: P for one chunk
   // per rank, 2P+1 for a V, P+1 for bidirectional, what interleaved_1f1b holds for several chunks.
 
@@ -72,19 +68,21 @@ struct AutoRequest {
 struct NamedResult {
   std::string schedule;  // "zb1p"
   double makespan = 0;
-  int peak_activations = 0;              // Of the worst rank, in its own stages.
-  std::optional<double> peak_memory_gb;  // Of the worst rank, where `memory` was given.
+  int stages = 1;                        // Of its placement.
+  int peak_activations = 0;              // Of the worst rank, in those stages.
+  std::optional<double> peak_memory_gb;  // Of the worst rank, where `bytes` were given.
 };
 
 struct AutoChoice {
   Schedule schedule;  // Name "auto". print_rows() writes it as the file that read_schedule() reads.
   PlacementKind placement = PlacementKind::kLoop;
-  CostModel cost;  // Per stage of `schedule`.
+  CostModel cost;                 // Per stage of `schedule`, as is the next.
+  std::vector<StageBytes> bytes;  // Empty where `bytes` were not given.
   double makespan = 0;
-  int peak_activations = 0;               // Of the worst rank.
-  std::optional<double> peak_memory_gb;   // Of the worst rank, where `memory` was given.
+  int peak_activations = 0;               // Of the worst rank, in stages of `schedule`.
+  std::optional<double> peak_memory_gb;   // Of the worst rank, where `bytes` were given.
   std::optional<NamedResult> best_named;  // Nothing where no named schedule is valid and fits.
-  double bound = 0;                       // No order of this placement is faster than this.
+  double bound = 0;                       // No order of any placement that was looked at is faster than this.
   std::int64_t evaluations = 0;           // Orders that were looked at.
   std::string reason;                     // A sentence or two with these figures.
 };

@@ -5,13 +5,12 @@
 
 #include <vector>
 
-#include "plugin/search/choose_schedule.h"
+#include "plugin/analysis/cost_file.h"
 
 namespace dualpipe::search {
 
-// Each new stage takes as much of the old ones as it covers of the model, where every old stage counts as equally long:
-// neighbours are summed, or one stage is divided evenly. The latency stays.
+// As analysis/divide_stages.h has it, which says what can be divided. The latency stays.
 CostModel divide_costs(const CostModel& cost, int from_stages, int to_stages);
-std::vector<StageMemory> divide_memory(const std::vector<StageMemory>& memory, int to_stages);
+std::vector<StageBytes> divide_bytes(const std::vector<StageBytes>& bytes, int to_stages);
 
 }  // namespace dualpipe::search

@@ -10,8 +10,6 @@
 namespace dualpipe::search {
 namespace {
 
-constexpr double kBytesPerGb = 1e9;
-
 // Six digits, without trailing zeros.
 std::string number(double value) {
   char digits[32];
@@ -26,24 +24,25 @@ std::string count(std::int64_t value) {
   return digits;
 }
 
-std::string placement_name(PlacementKind kind, int chunks) {
-  const std::string name(to_string(kind));
-  return kind == PlacementKind::kLoop && chunks > 1 ? name + " with " + std::to_string(chunks) + " chunks per rank"
-                                                    : name;
+// What the limit counts in.
+std::string unit_of(const AutoRequest& request) {
+  const int parts = activation_stages(request);
+  return parts == 1 ? "of the whole model" : "of 1/" + std::to_string(parts) + " of the model";
 }
 
-std::string memory(int activations, const std::optional<double>& gb) {
-  return "at most " + std::to_string(activations) + " live activations" + (gb ? " and " + number(*gb) + " GB" : "") +
-         " per rank";
+// `activations` in stages of a cut into `stages`.
+std::string memory(int activations, int stages, const std::optional<double>& gb, const AutoRequest& request) {
+  return "at most " + number(static_cast<double>(activations) * activation_stages(request) / stages) +
+         " live activations" + (gb ? " and " + number(*gb) + " GB" : "") + " per rank";
 }
 
 std::string percent(double value) { return number(std::round(1000 * value) / 10) + " %"; }
 
-std::string against_named(const AutoChoice& choice) {
+std::string against_named(const AutoChoice& choice, const AutoRequest& request) {
   if (!choice.best_named) return "no named schedule is valid for these sizes and fits; ";
   const NamedResult& named = *choice.best_named;
   const std::string its = "the best named schedule, " + named.schedule + ", takes " + number(named.makespan) +
-                          " with " + memory(named.peak_activations, named.peak_memory_gb);
+                          " with " + memory(named.peak_activations, named.stages, named.peak_memory_gb, request);
   if (choice.makespan >= named.makespan) return its + ", and nothing faster was found; ";
   return its + "; this one takes " + percent(1 - choice.makespan / named.makespan) + " less; ";
 }
@@ -52,7 +51,7 @@ std::string least_of(const Candidate& candidate, const AutoRequest& request) {
   std::string least;
   if (request.max_activations) {
     const int stages = candidate.lanes.placement.stages();
-    const int unit = cost_stages(request);
+    const int unit = activation_stages(request);
     least = "max_activations = " + std::to_string((candidate.least_activations * unit + stages - 1) / stages);
   }
   if (request.memory_limit_gb) {
@@ -64,11 +63,13 @@ std::string least_of(const Candidate& candidate, const AutoRequest& request) {
 
 }  // namespace
 
-std::string reason_for(const AutoChoice& choice) {
-  const int chunks = choice.schedule.placement.stages() / choice.schedule.placement.ranks();
+std::string reason_for(const AutoChoice& choice, const AutoRequest& request) {
+  const int stages = choice.schedule.placement.stages();
+  const int chunks = stages / choice.schedule.placement.ranks();
   std::string text = "placement " + placement_name(choice.placement, chunks) + ", makespan " + number(choice.makespan) +
-                     ", " + memory(choice.peak_activations, choice.peak_memory_gb) + ": ";
-  text += against_named(choice);
+                     ", " + memory(choice.peak_activations, stages, choice.peak_memory_gb, request) + ", each " +
+                     unit_of(request) + ": ";
+  text += against_named(choice, request);
   text += count(choice.evaluations) + " orders were looked at, and none can be faster than " + number(choice.bound);
   return text;
 }

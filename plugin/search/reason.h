@@ -11,7 +11,7 @@
 namespace dualpipe::search {
 
 // For AutoChoice::reason, from its other members.
-std::string reason_for(const AutoChoice& choice);
+std::string reason_for(const AutoChoice& choice, const AutoRequest& request);
 
 // Throws ScheduleError: the limit, and the least that would fit, per placement.
 [[noreturn]] void refuse_limits(const std::vector<Candidate>& candidates, const AutoRequest& request);

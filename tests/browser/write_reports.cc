@@ -117,7 +117,8 @@ ScheduleFigures figures(const Case& one, double noise) {
   run.parameter_bytes = *run.parameter_copies * 41'943'040;
   run.optimizer_bytes = 2 * *run.parameter_bytes;
   run.losses = curve(5.56, 2.1, noise);
-  run.grad_norms = curve(4.2, 0.9, noise);
+  const std::vector<double> norms = curve(4.2, 0.9, noise);
+  run.grad_norms.assign(norms.begin(), norms.end());
   run.loss_difference = noise;
   run.grad_norm_difference = noise;
   return run;

@@ -1,11 +1,14 @@
 // ab, with hosts that write what a table says (fake_host.py).
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "tests/cli/run_program.h"
 
@@ -187,7 +190,7 @@ TEST_F(Ab, StopsWhereTheFirstLossDiffers) {
   EXPECT_EQ(run.exit_code, 1);
   EXPECT_THAT(run.out, HasSubstr("DIFFERS dualpipe: the first loss differs from builtin_1f1b's by 2.00e-05, more than "
                                  "--tolerance-first = 1e-05\n"));
-  EXPECT_THAT(run.out, HasSubstr("The schedules do not train alike, so it stopped after round 1: "));
+  EXPECT_THAT(run.out, HasSubstr("The schedules do not train alike, so it stopped in round 1: "));
   EXPECT_THAT(run.out, HasSubstr("dualpipe      50.00"));
   EXPECT_FALSE(std::filesystem::exists(output() + "/runs/dualpipe/round2"));
 }
@@ -199,14 +202,81 @@ TEST_F(Ab, StopsWhereTheFirstNormOrTheCurveDiffers) {
   curve["losses"][7] = (5 - 0.1 * 7) * 1.002;
   json diverged = usual_plan(50);
   diverged["losses"][8] = nullptr;
-  const Outcome run = this->run({{"any", usual_plan(100)}, {"a", norm}, {"b", curve}, {"c", diverged}},
-                                "--schedules builtin_1f1b,a,b,c --rounds 1");
+  const json plans = {{"any", usual_plan(100)}, {"a", norm}, {"b", curve}, {"c", diverged}};
+  const auto run_beside = [&](const std::string& schedule) {
+    const Outcome run = this->run(plans, "--schedules builtin_1f1b," + schedule + " --rounds 1 --force");
+    EXPECT_EQ(run.exit_code, 1);
+    return run.out;
+  };
+  EXPECT_THAT(run_beside("a"), HasSubstr("DIFFERS a: the first gradient norm differs from builtin_1f1b's by 3.00e-05"));
+  EXPECT_THAT(run_beside("b"), HasSubstr("DIFFERS b: the loss curve differs from builtin_1f1b's by 2.00e-03, more than "
+                                         "--tolerance-curve = 0.001\n"));
+  EXPECT_THAT(run_beside("c"), HasSubstr("DIFFERS c: the loss curve differs from builtin_1f1b's by inf"));
+  EXPECT_TRUE(comparison()["runs"][1]["loss_difference"].is_null());
+}
+
+TEST_F(Ab, StopsWithinARound) {
+  json other = usual_plan(50);
+  other["losses"][0] = 6;
+  const json plans = {{"any", usual_plan(100)}, {"b", other}};
+  const Outcome run = this->run(plans, "--schedules a,b,c --rounds 2");
+  EXPECT_THAT(run.out, HasSubstr("DIFFERS b: the first loss differs from a's"));
+  EXPECT_THAT(run.out, HasSubstr("FAILED c: not run: the comparison stopped before its turn\n"));
+  EXPECT_FALSE(std::filesystem::exists(output() + "/runs/c"));
+  // What came before the baseline is judged once that has run.
+  const Outcome last = this->run(plans, "--schedules b,a,c --baseline a --rounds 2 --force");
+  EXPECT_THAT(last.out, HasSubstr("DIFFERS b: the first loss differs from a's"));
+  EXPECT_FALSE(std::filesystem::exists(output() + "/runs/c"));
+}
+
+// b's second run differs, and a has two.
+TEST_F(Ab, ComparesTheRoundsThatBothHave) {
+  const std::string change = folder_.write("host.sh",
+                                           "python3 tests/cli/fake_host.py $1 || exit 1\n"
+                                           "case $DUALPIPE_OUTPUT in */c/round2) "
+                                           "sed -i 's/\"lm_loss\": 5.0/\"lm_loss\": 6.0/' "
+                                           "$DUALPIPE_OUTPUT/metrics.jsonl;; esac\n");
+  const std::string plan = folder_.write("plan.json", json{{"any", usual_plan(50)}}.dump());
+  const Outcome run = run_dualpipe("ab --command 'sh " + change + " " + plan + "' -o '" + output() +
+                                   "' --warmup 5 --schedules a,b,c --rounds 2");
+  EXPECT_THAT(run.out, HasSubstr("DIFFERS c: the first loss differs from a's by 2.00e-01"));
+  EXPECT_TRUE(std::filesystem::exists(output() + "/runs/b/round2"));
+  EXPECT_FALSE(std::filesystem::exists(output() + "/runs/a/round2"));
+  EXPECT_EQ(comparison()["rounds"], 2);
+  EXPECT_EQ(comparison()["runs"][1]["speedup"]["value"], 1);
+}
+
+TEST_F(Ab, DoesNotCompareNormsThatAHostDoesNotWrite) {
+  json bare = usual_plan(50);
+  bare["norms"] = false;
+  const Outcome run = this->run({{"any", usual_plan(100)}, {"b", bare}}, "--schedules a,b --rounds 1");
+  EXPECT_EQ(run.exit_code, 0) << run.out;
+  EXPECT_TRUE(comparison()["runs"][1]["grad_norms"].is_null());
+  EXPECT_TRUE(comparison()["runs"][1]["grad_norm_difference"].is_null());
+  EXPECT_EQ(comparison()["runs"][0]["grad_norm_difference"], 0);
+  json diverged = usual_plan(50);
+  diverged["grad_norms"][0] = nullptr;
+  const Outcome not_finite =
+      this->run({{"any", usual_plan(100)}, {"b", diverged}}, "--schedules a,b --rounds 1 --force");
+  EXPECT_THAT(not_finite.out, HasSubstr("DIFFERS b: the first gradient norm differs from a's by inf"));
+}
+
+TEST_F(Ab, FailsAHostThatRunsAnotherSchedule) {
+  json deaf = usual_plan(50);
+  deaf["ran"] = "a";
+  const Outcome run = this->run({{"any", deaf}}, "--schedules a,b --rounds 1");
   EXPECT_EQ(run.exit_code, 1);
-  EXPECT_THAT(run.out, HasSubstr("DIFFERS a: the first gradient norm differs from builtin_1f1b's by 3.00e-05"));
-  EXPECT_THAT(run.out, HasSubstr("DIFFERS b: the loss curve differs from builtin_1f1b's by 2.00e-03, more than "
-                                 "--tolerance-curve = 0.001\n"));
-  EXPECT_THAT(run.out, HasSubstr("DIFFERS c: the loss curve differs from builtin_1f1b's by inf"));
-  EXPECT_TRUE(comparison()["runs"][3]["loss_difference"].is_null());
+  EXPECT_THAT(run.out,
+              HasSubstr("/b/round1/timeline_rank0.jsonl:1] \"schedule\" must be DUALPIPE_SCHEDULE = \"b\", got "
+                        "\"a\": DUALPIPE_SCHEDULE was not honoured by the host\n"));
+  EXPECT_TRUE(comparison()["runs"][0]["failure"].is_null());
+}
+
+TEST_F(Ab, KeepsSchedulesApartThatAreFiles) {
+  const Outcome run = this->run({{"any", usual_plan(50)}}, "--schedules x/y.csv,x_y.csv --rounds 1");
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_EQ(read_text(output() + "/runs/x_y.csv/round1/output.log"), "training with x/y.csv\n");
+  EXPECT_EQ(read_text(output() + "/runs/x_y.csv-2/round1/output.log"), "training with x_y.csv\n");
 }
 
 TEST_F(Ab, TakesOtherTolerances) {
@@ -256,7 +326,8 @@ TEST_F(Ab, FailsRunsThatAreTooShortOrUnequal) {
   json longer = usual_plan(50);
   for (const char* key : {"ms", "losses", "grad_norms"}) longer[key].push_back(1);
   const Outcome unequal = run({{"any", usual_plan(100)}, {"b", longer}}, "--schedules a,b --rounds 1");
-  EXPECT_THAT(unequal.out, HasSubstr("FAILED b: metrics.jsonl must have the 10 iterations of a, got 11 iterations\n"));
+  EXPECT_THAT(unequal.out, HasSubstr("FAILED b: metrics.jsonl must have those of a = 10 iterations, 1 to 10; got 11 "
+                                     "iterations, 1 to 11\n"));
   const Outcome brief = run({{"any", usual_plan(100)}}, "--schedules a --rounds 1 --warmup 10 --force");
   EXPECT_EQ(brief.exit_code, 1);
   EXPECT_THAT(brief.out, HasSubstr("FAILED a: a run must have more iterations than --warmup = 10, got 10\n"));
@@ -274,6 +345,85 @@ TEST_F(Ab, EndsItsRunWhenItIsEnded) {
       "ab --command 'echo $$ >" + pid + "; exec sleep 60' --schedules a -o '" + output() + "'", "timeout -s TERM 3");
   EXPECT_EQ(run.exit_code, 124);  // Of timeout: it had to end the program.
   EXPECT_EQ(kill(std::stoi(read_text(pid)), 0), -1);
+}
+
+// Nothing runs of a process that has been ended: it is gone, or nobody has asked for its status yet.
+bool has_ended(const std::string& pid) {
+  for (int i = 0; i < 50; ++i) {
+    std::ifstream in("/proc/" + std::to_string(std::stoi(pid)) + "/stat");
+    std::string stat;
+    std::getline(in, stat);
+    if (stat.empty() || stat.find(") Z") != std::string::npos) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  return false;
+}
+
+TEST_F(Ab, RemembersASignalThatComesWhileItEndsARun) {
+  const Outcome run =
+      run_dualpipe("ab --command 'trap \"\" TERM; sleep 3' --schedules a,b --timeout 1 -o '" + output() + "'",
+                   "timeout --preserve-status -s INT 2");
+  EXPECT_EQ(run.exit_code, 128 + SIGINT);
+  EXPECT_THAT(run.out, IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(output() + "/runs/b"));
+}
+
+TEST_F(Ab, EndsItsRunAtOnceOnASecondSignal) {
+  const std::string pid = folder_.file("pid");
+  const std::string twice = folder_.write("twice.sh",
+                                          "\"$@\" & dualpipe=$!\n"
+                                          "while [ ! -s " +
+                                              pid +
+                                              " ]; do sleep 0.1; done\n"
+                                              "kill -TERM $dualpipe; sleep 1; kill -TERM $dualpipe; wait $dualpipe\n");
+  const auto began = std::chrono::steady_clock::now();
+  const Outcome run =
+      run_dualpipe("ab --command 'trap \"\" TERM; echo $$ >" + pid + "; sleep 30' --schedules a -o '" + output() + "'",
+                   "sh " + twice);
+  EXPECT_EQ(run.exit_code, 128 + SIGTERM);
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+  EXPECT_TRUE(has_ended(read_text(pid)));
+}
+
+TEST_F(Ab, EndsWhatAProgramLeavesBehind) {
+  const std::string pid = folder_.file("pid");
+  const Outcome run =
+      run_dualpipe("ab --command 'sleep 77 & echo $! >" + pid + "; exit 1' --schedules a -o '" + output() + "'");
+  EXPECT_EQ(run.exit_code, 1);
+  EXPECT_TRUE(has_ended(read_text(pid)));
+}
+
+// A shell that ends at once is no reason to kill the launcher that it started.
+TEST_F(Ab, LetsAGroupEndInItsOwnTime) {
+  const std::string done = folder_.file("done");
+  const std::string launcher =
+      folder_.write("launcher.sh", "trap 'sleep 1; echo done >" + done + "; exit' TERM\nsleep 30 & wait\n");
+  const Outcome run = run_dualpipe("ab --command 'true && sh " + launcher +
+                                   "; true' --schedules a --rounds 1 --timeout 1 -o '" + output() + "'");
+  EXPECT_THAT(run.out, HasSubstr("FAILED a: still running after 1 s"));
+  EXPECT_EQ(read_text(done), "done\n");
+}
+
+// As under nohup; and whoever started it may ignore how children end.
+TEST_F(Ab, LeavesIgnoredSignalsAlone) {
+  const std::string ignoring = folder_.write("ignoring.sh", "trap '' HUP CHLD\nexec \"$@\"\n");
+  const std::string plan = folder_.write("plan.json", json{{"any", usual_plan(50)}}.dump());
+  const Outcome run = run_dualpipe("ab --command 'kill -HUP $PPID; sleep 1; exec python3 tests/cli/fake_host.py " +
+                                       plan + "' --schedules a --rounds 1 -o '" + output() + "'",
+                                   "sh " + ignoring);
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+}
+
+TEST_F(Ab, ReplacesNothingButAComparison) {
+  folder_.write("out/keep", "");
+  std::filesystem::create_directories(output() + "/runs");
+  folder_.write("out/runs/mine.txt", "keep");
+  folder_.write("out/comparison.json", "{\"format\":\"mine\"}");
+  const Outcome run = this->run({{"any", usual_plan(100)}}, "--schedules a --rounds 1 --force");
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_EQ(run.err, "dualpipe: [ab] --force replaces a comparison, got '" + output() +
+                         "' with a 'runs' of something else in it; choose another folder with -o\n");
+  EXPECT_EQ(read_text(output() + "/runs/mine.txt"), "keep");
 }
 
 TEST_F(Ab, KeepsFoldersThatHoldSomething) {

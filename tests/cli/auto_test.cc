@@ -83,6 +83,14 @@ TEST(Auto, SaysWhatIsWrong) {
   } cases[] = {
       {"plan -s dualpipe -P 4 -M 8 --placement v",
        "[plan] --placement needs --schedule auto, which searches, got --schedule dualpipe, which is as it is"},
+      {"plan -P 4 -M 8 --placement v", "[plan] --placement needs --schedule auto, which searches, got no --schedule"},
+      {"plan -s atuo -P 4 -M 8",
+       "[--schedule] must be one of 1f1b, dualpipe, dualpipev, interleaved_1f1b, zb1p, auto, all or a .csv file, got "
+       "\"atuo\"; did you mean auto?"},
+      {"plan -s 1f1b -P 4 -M 8 --cost c4.jsn",
+       "[cost] must be numbers, such as forward=1,overlapped=3, or a cost file, which ends in .json or exists, got "
+       "'c4.jsn'"},
+      {"plan -s 1f1b -P 4 -M 8 --cost forward=1e308", "[cost] forward must be at most 1e15, such as 1, got '1e308'"},
       {"draw -s 1f1b -P 4 -M 8 --max-activations 4",
        "[draw] --max-activations needs --schedule auto, which searches, got --schedule 1f1b, which is as it is"},
       {"plan -s auto -P 4 -M 8 --placement w",

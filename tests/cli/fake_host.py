@@ -11,6 +11,8 @@ PLAN gives, by schedule (or for "any"):
   "sleep"        seconds before anything is written
   "append"       {file: text} added to what was written
   "exposed"      false: without exposed_seconds
+  "norms"        false: without grad_norm
+  "ran"          what the timelines name as the schedule (default: what was asked for)
 Every step is: rank 0 F0 at 0 to 1, rank 1 F0 at 2 to 3 and B0 at 3 to 5, rank 0 B0 at 6 to 8, in units of ms/8.
 """
 
@@ -79,13 +81,15 @@ def main():
     write_lines(
         output / "metrics.jsonl",
         [
-            {"iteration": i + 1, "lm_loss": plan["losses"][i], "grad_norm": plan["grad_norms"][i], "lr": 0.1, "ms": ms}
+            {"iteration": i + 1, "lm_loss": plan["losses"][i], "lr": 0.1, "ms": ms}
+            | ({"grad_norm": plan["grad_norms"][i]} if plan.get("norms", True) else {})
             for i, ms in enumerate(times)
         ],
     )
     for rank in range(2) if plan.get("timelines", True) else ():
         steps = [step_of(rank, i + 1, ms, plan) for i, ms in enumerate(times)][-3:]
-        write_lines(output / f"timeline_rank{rank}.jsonl", [header_of(rank, schedule, plan), *steps])
+        header = header_of(rank, plan.get("ran", schedule), plan)
+        write_lines(output / f"timeline_rank{rank}.jsonl", [header, *steps])
     for name, text in plan.get("append", {}).items():
         with (output / name).open("a") as file:
             file.write(text)

@@ -129,6 +129,14 @@ TEST(ProfileMistakes, AreToldBeforeAnythingRuns) {
        "configs/gpt_moe_tiny.yaml"},
       {"--command true --nproc 2",
        "[profile] --nproc belongs to --config; what --command starts must have it in its own command line"},
+      {"--command true --schedules ..",
+       "[profile] --schedules must be names or .csv files, got '..'; for example --schedules dualpipev,zb1p"},
+      {"--command true --schedules dualpipev,a/.",
+       "[profile] --schedules must be names or .csv files, got 'a/.'; for example --schedules dualpipev,zb1p"},
+      {"--command true --schedules a/",
+       "[profile] --schedules must be names or .csv files, got 'a/'; for example --schedules dualpipev,zb1p"},
+      {"--command true -o " + file + ".runs", "[profile] -o must be a file that does not end in / or .runs, got '" +
+                                                  file + ".runs'; for example -o output/profile/cost.json"},
       {"--command true -o " + folder.file("."), "[profile] -o must be a file, got the folder '" + folder.file(".") +
                                                     "'; for example -o " + folder.file(".") + "/cost.json"},
       {"--command true -o " + file + "/cost.json",
@@ -140,6 +148,18 @@ TEST(ProfileMistakes, AreToldBeforeAnythingRuns) {
     EXPECT_EQ(run.err, "dualpipe: " + message + "\n") << arguments;
     EXPECT_THAT(run.out, IsEmpty()) << arguments;
   }
+}
+
+TEST_F(Profile, LeavesAFolderThatItDidNotMake) {
+  std::filesystem::create_directories(folder_.file("out/cost.runs/dualpipev"));
+  const std::string mine = folder_.write("out/cost.runs/dualpipev/notes.txt", "mine");
+  const std::string runs = folder_.file("out/cost.runs");
+  const Outcome run = this->run(costs_of(2));
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_EQ(run.err, "dualpipe: [profile] '" + runs +
+                         "' must be empty, or made by profile, which replaces the runs in it, got a folder with other "
+                         "files; choose another file with -o\n");
+  EXPECT_EQ(read_text(mine), "mine");
 }
 
 // --- plan and draw with a cost file
@@ -226,6 +246,27 @@ TEST(PlanTable, DividesOneModelDifferently) {
       "1f1b                    8            69    30.4%          1x            -            8         -\n\n"
       "bubble: mean idle share of the ranks. activations: the most micro-batches that a rank holds, each in 1/8 of\n"
       "the model.\ndualpipe: every parameter on two ranks.\n");
+}
+
+TEST(PlanWithCostFile, FailsWhereNoScheduleRuns) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("c.json", planned_costs().dump());
+  EXPECT_EQ(run_dualpipe("plan -P 3 -M 6 --cost " + file).exit_code, 2);
+  EXPECT_EQ(run_dualpipe("plan -P 0 -M 6 --cost " + file).err,
+            "dualpipe: [plan] pipeline_model_parallel_size must be at least 1, got 0\n");
+  EXPECT_EQ(plan_json("-s dualpipev -P 4 -M 8 --cost " + file)["note"],
+            "each of the 4 stages in " + file + " is divided evenly in 2");
+}
+
+TEST(PlanWithCostFile, AutoSaysWhichBytesAreMissing) {
+  const TemporaryFolder folder;
+  json costs = planned_costs();
+  costs["stages"][2].erase("activation_bytes");
+  const std::string file = folder.write("c.json", costs.dump());
+  EXPECT_EQ(run_dualpipe("plan -s auto -P 4 -M 8 --memory-limit-gb 80 --cost " + file).err,
+            "dualpipe: [" + file +
+                "] stages[2].activation_bytes must be given with --memory-limit-gb, got nothing; --max-activations "
+                "needs no bytes\n");
 }
 
 TEST(PlanWithCostFile, AllFormatsTakeIt) {

@@ -103,6 +103,47 @@ TEST(Comparison, CountsTimeInTwoActionsOnce) {
   EXPECT_NEAR(*comparison.runs[0].bubble, 5.0 / 18, 1e-12);
 }
 
+// Half a second into 0B0 the rank still waited for the gradient of a pair, say.
+TEST(Comparison, CountsWaitingForAMessageAsBubble) {
+  RunFiles run = one_copy();
+  run.ranks[0].steps[0].spans[2].waited = 0.5;
+  const Comparison comparison = compare_runs({{"a", std::nullopt, {run}}}, options("a"));
+  EXPECT_NEAR(*comparison.runs[0].bubble, 6.5 / 18, 1e-12);
+  EXPECT_NEAR(*comparison.runs[0].utilization, 11.5 / 18, 1e-12);
+  const json text = json::parse(to_json(comparison));
+  EXPECT_EQ(text["runs"][0]["measured"]["ranks"][0]["spans"][2], json::array({"0B0", 4.0, 6.0, 0.5}));
+}
+
+// A resumed run does not begin at 1; the warm-up is as long.
+TEST(Comparison, LeavesOutTheFirstIterationsWhateverTheirNumber) {
+  RunFiles run = one_copy();
+  for (IterationMetrics& metrics : run.iterations) metrics.iteration += 100;
+  for (RankTimeline& rank : run.ranks) rank.steps[0].iteration = 101;
+  const ScheduleFigures early = compare_runs({{"a", std::nullopt, {run}}}, options("a")).runs[0];
+  EXPECT_EQ(early.ms->value, 10.5);
+  EXPECT_FALSE(early.pipeline_ms);
+  for (RankTimeline& rank : run.ranks) rank.steps[0].iteration = 102;
+  EXPECT_EQ(compare_runs({{"a", std::nullopt, {run}}}, options("a")).runs[0].pipeline_ms, 9e3);
+}
+
+TEST(Comparison, SaysWhichIterationsDiffer) {
+  RunFiles other = one_copy();
+  other.iterations[2].iteration = 4;
+  const Comparison comparison =
+      compare_runs({{"a", std::nullopt, {one_copy()}}, {"b", std::nullopt, {other}}}, options("a"));
+  EXPECT_EQ(comparison.runs[1].failure,
+            "metrics.jsonl must have those of a = 3 iterations, 1 to 3; got 3 iterations, 1 to 4, with 4 for 3");
+}
+
+TEST(Comparison, SaysWhyNothingWasSimulated) {
+  RunFiles run = one_copy();
+  run.ranks[1].steps[0].spans.pop_back();
+  const Comparison comparison = compare_runs({{"a", std::nullopt, {run}}}, options("a"));
+  EXPECT_TRUE(comparison.runs[0].pipeline_ms);
+  EXPECT_FALSE(comparison.runs[0].simulated_ms);
+  EXPECT_THAT(comparison.notes, Contains(HasSubstr("'-': what a ran cannot be simulated: [")));
+}
+
 TEST(Comparison, KnowsWhatIsMissing) {
   RunFiles no_exposure = one_copy();
   no_exposure.ranks[0].steps[0].exposed_seconds = 1;
@@ -146,7 +187,9 @@ TEST(Comparison, SaysWhoHoldsMoreAndWhoRanBesideWhom) {
   EXPECT_THAT(all.notes, ElementsAre("dualpipe holds twice the parameters: every stage lives on two ranks. One copy: "
                                      "builtin_1f1b, interleaved_1f1b, dualpipev.",
                                      "builtin_1f1b, interleaved_1f1b, dualpipe, dualpipev wrote no exposed_seconds: "
-                                     "waiting for an exchange counts as busy there."));
+                                     "waiting for an exchange counts as busy there.",
+                                     HasSubstr("'-': what interleaved_1f1b ran cannot be simulated: [measured cost]"),
+                                     HasSubstr("'-': what dualpipev ran cannot be simulated: [measured cost]")));
   const Comparison unlike = compare_runs(
       {{"interleaved_1f1b", std::nullopt, {one_copy()}}, {"dualpipev", std::nullopt, {folded}}}, options("dualpipev"));
   EXPECT_THAT(unlike.notes, Contains(HasSubstr("interleaved_1f1b and dualpipev differ in chunks per rank")));

@@ -84,6 +84,23 @@ TEST_F(RunFilesTest, GiveTheirValues) {
   EXPECT_EQ(recorded.memory[0].bytes, 4096);  // In the order of time.
 }
 
+TEST_F(RunFilesTest, MaySayWhatAnActionWaited) {
+  write_two_ranks();
+  folder_.write("timeline_rank1.jsonl", header(1) + step(2, "100.75", R"([["1F0",0.0,0.1],["1B0",0.1,0.3,0.05]])"));
+  const std::vector<MeasuredStep> steps = measured_steps(read_run(folder_.path()));
+  EXPECT_EQ(steps.at(0).timeline.ranks[1][0].waited, 0);
+  EXPECT_EQ(steps.at(0).timeline.ranks[1][1].waited, 0.05);
+}
+
+TEST_F(RunFilesTest, MayLackNorms) {
+  folder_.write(
+      "metrics.jsonl",
+      "{\"iteration\":1,\"lm_loss\":1,\"ms\":1}\n{\"iteration\":2,\"lm_loss\":1,\"grad_norm\":null,\"ms\":1}\n");
+  const RunFiles run = read_run(folder_.path());
+  EXPECT_FALSE(run.iterations[0].grad_norm);
+  EXPECT_TRUE(std::isnan(run.iterations[1].grad_norm.value()));
+}
+
 TEST_F(RunFilesTest, MayLackTimelines) {
   folder_.write("metrics.jsonl", kMetrics);
   EXPECT_THAT(read_run(folder_.path()).ranks, IsEmpty());
@@ -153,6 +170,7 @@ TEST_F(RunFilesTest, RefuseStepsThatAreWrong) {
       {step(3, "1", R"([["0X0",0,1]])"), "0X0"},
       {step(3, "1", R"([["0F0",1,0.5]])"), "\"spans\" must be rows whose end is not before their start, got "},
       {step(3, "1", R"([["0F0",0]])"), "\"spans\" must be rows of a name and numbers, got [\"0F0\",0]"},
+      {step(3, "1", R"([["0F0",0,1,2]])"), "\"spans\" must be rows that waited from 0 to all of their time, got "},
       {step(3, "1", R"([["0F0","0",1]])"), "\"spans\" must be rows of a name and numbers"},
       {step(3, "1", R"({"0F0":1})"), "\"spans\" must be a list"},
       {step(3, "\"now\"", "[]"), "\"began\" must be a number, got \"now\""},

@@ -104,7 +104,8 @@ TEST(TrainerRefusals, AutoSaysWhatItNeeds) {
   config.cost_file = testing::TempDir() + "/without_bytes.json";
   std::ofstream(config.cost_file) << R"({"format": "dualpipe-cost", "version": 1, "unit": "ms",)"
                                   << R"("stages": [{"forward": 1, "backward_input": 1, "backward_weight": 1}]})";
-  EXPECT_THAT(refusal("auto", 4, config), HasSubstr("got none in " + config.cost_file + "; for example"));
+  EXPECT_THAT(refusal("auto", 4, config),
+              HasSubstr("got no stages[0].parameter_bytes in " + config.cost_file + "; for example"));
   config.memory_limit_gb = 0;
   EXPECT_EQ(refusal("auto", 4, config), "accepted");
   config.cost_file = "/no/such/cost.json";
@@ -141,21 +142,23 @@ TEST(AutoRequest, HasPlacementsThatTheLayersAndTheBatchAllow) {
   EXPECT_EQ(request.cost.per_stage[3], (StageCost{3, 3, 3, 9}));
 }
 
-TEST(AutoRequest, HasEqualCostsWhereLayersAreBalanced) {
+TEST(AutoRequest, TakesTheStagesOfTheFileAsTheyAre) {
   pretrain_gpt::Config config = small();
   config.cost_file = testing::TempDir() + "/uneven.json";
   std::ofstream(config.cost_file)
       << R"({"format": "dualpipe-cost", "version": 1, "unit": "ms", "latency": 0.5, "stages": [)"
       << R"({"forward": 1, "backward_input": 2, "backward_weight": 1, "overlapped": 3},)"
       << R"({"forward": 3, "backward_input": 4, "backward_weight": 3, "overlapped": 7}]})";
-  AutoRequest request = libtorch_host::auto_request(config, 2);
+  const AutoRequest request = libtorch_host::auto_request(config, 2);
   EXPECT_EQ(request.cost.latency, 0.5);
   EXPECT_THAT(request.cost.per_stage, testing::ElementsAre(StageCost{1, 2, 1, 3}, StageCost{3, 4, 3, 7}));
-  EXPECT_TRUE(request.memory.empty());
+  EXPECT_TRUE(request.bytes.empty());
   config.balance = "measured";
   config.layer_times = pretrain_gpt::LayerTimes{1, std::vector<double>(8, 1), 2};
-  request = libtorch_host::auto_request(config, 2);
-  EXPECT_THAT(request.cost.per_stage, testing::ElementsAre(StageCost{2, 3, 2, 5}, StageCost{2, 3, 2, 5}));
+  EXPECT_EQ(
+      refusal("auto", 2, config),
+      "[balance] must be even with pipeline_schedule: auto, which chooses by the stages that cost_file was measured "
+      "with, got measured; for example balance: even, or balance: measured with pipeline_schedule: dualpipev");
 }
 
 // Every rank makes the schedule and steps; rank 3 throws or dies in the middle of the second step.

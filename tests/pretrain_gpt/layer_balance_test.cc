@@ -205,7 +205,7 @@ TEST(MeasuredLayers, RefusesWhatIsNoDivision) {
        "layers must be num_layers = 2 between embedding and head, got 1; profile this model"},
       {cost_file(",\"layers\":[3]"), "layers[0] must be an object with a name, such as \"embedding\""},
       {cost_file(R"(,"layers":[{"name":"0","forward":1}])"),
-       "layers[0].backward_input must be a finite number of at least 0, such as 1.5, got null"},
+       "layers[0].backward_input must be a finite number of at least 0, such as 1.5, got nothing"},
       {cost_file(",\"layers\":[" + layer("0", 1) + "," + layer("1", -1) + "]"),
        "layers[1].forward must be a finite number of at least 0, such as 1.5, got -1.0"},
   };

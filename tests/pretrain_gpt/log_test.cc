@@ -162,6 +162,10 @@ TEST(TraceRecorder, CountsFromTheStepsBegin) {
   EXPECT_NEAR(exchanges->total, 3e-3, 1e-9);
   EXPECT_NEAR(exchanges->waited, 2e-3, 1e-9);
   EXPECT_FALSE(exchange_seconds(StepTrace{}));
+  recorder.begin();  // A dense model has none.
+  const auto none = exchange_seconds(recorder.trace());
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->waited, 0);
 }
 
 // /dev/full is a disk without space.

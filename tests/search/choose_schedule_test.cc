@@ -2,13 +2,15 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
 #include <sstream>
 
+#include "plugin/analysis/memory.h"
 #include "plugin/analysis/simulate.h"
 #include "plugin/analysis/validate.h"
 #include "plugin/schedule/error.h"
-#include "plugin/schedule/registry.h"
 #include "plugin/schedule/text.h"
+#include "tests/search/best_named.h"
 
 namespace dualpipe {
 namespace {
@@ -41,7 +43,7 @@ std::string refusal_of(const AutoRequest& request) {
 }
 
 // What the choice says of itself is so, by the simulator and the validator.
-void expect_honest(const AutoChoice& choice) {
+void expect_honest(const AutoRequest& request, const AutoChoice& choice) {
   const Timeline timeline = simulate(choice.schedule, choice.cost);
   EXPECT_EQ(choice.makespan, timeline.makespan());
   EXPECT_EQ(choice.peak_activations,
@@ -49,7 +51,11 @@ void expect_honest(const AutoChoice& choice) {
   EXPECT_TRUE(validate(choice.schedule).empty());
   EXPECT_TRUE(validate(lower(choice.schedule)).empty());
   EXPECT_GE(choice.makespan, choice.bound * (1 - 1e-12));
-  EXPECT_LE(choice.makespan, choice.best_named ? choice.best_named->makespan : choice.makespan);
+  const std::optional<double> named = best_named_makespan(request);
+  ASSERT_EQ(choice.best_named.has_value(), named.has_value());
+  if (!named) return;
+  EXPECT_NEAR(choice.best_named->makespan, *named, 1e-9 * *named);
+  EXPECT_LE(choice.makespan, *named * (1 + 1e-12));
 }
 
 struct TableRow {
@@ -72,7 +78,7 @@ TEST(ChooseSchedule, BeatsDualpipevAsMuchAsPlainAnnealing) {
     request.max_activations = 9;
     request.evaluations = row.evaluations;
     const AutoChoice choice = choose_schedule(request);
-    expect_honest(choice);
+    expect_honest(request, choice);
     EXPECT_EQ(choice.best_named->schedule, "dualpipev");
     EXPECT_EQ(choice.best_named->makespan, row.dualpipev) << row.cost;
     EXPECT_LE(choice.makespan, row.reached) << row.cost;
@@ -97,7 +103,7 @@ TEST(ChooseSchedule, GainsAtOtherSizesAndCostsToo) {
     request.max_activations = 9;
     request.evaluations = 200'000;
     const AutoChoice choice = choose_schedule(request);
-    expect_honest(choice);
+    expect_honest(request, choice);
     EXPECT_LT(choice.makespan, choice.best_named->makespan) << test.num_microbatches << " " << test.cost;
   }
 }
@@ -122,8 +128,9 @@ TEST(ChooseSchedule, DependsOnTheRequestAlone) {
 
 TEST(ChooseSchedule, IsAFileThatReadsBack) {
   for (const PlacementKind kind : {PlacementKind::kLoop, PlacementKind::kVee, PlacementKind::kBidirectional}) {
-    const AutoChoice choice = choose_schedule(request_for(4, 8, "overlapped=2,latency=0.5", {kind}));
-    expect_honest(choice);
+    const AutoRequest request = request_for(4, 8, "overlapped=2,latency=0.5", {kind});
+    const AutoChoice choice = choose_schedule(request);
+    expect_honest(request, choice);
     const Schedule read = parse_schedule(print(choice.schedule), "auto.csv");
     EXPECT_EQ(read.placement, choice.schedule.placement) << to_string(kind);
     EXPECT_EQ(read.num_microbatches, 8);
@@ -151,11 +158,11 @@ TEST(ChooseSchedule, SaysWhy) {
   AutoRequest request = request_for(4, 10, "overlapped=3", {PlacementKind::kVee});
   request.max_activations = 9;
   request.evaluations = 0;
-  EXPECT_EQ(
-      choose_schedule(request).reason,
-      "placement v, makespan 66, at most 9 live activations per rank: the best named schedule, dualpipev, takes 66 "
-      "with at most 9 live activations per rank, and nothing faster was found; 5 orders were looked at, and none "
-      "can be faster than 63");
+  EXPECT_EQ(choose_schedule(request).reason,
+            "placement v, makespan 66, at most 9 live activations per rank, each of 1/8 of the model: the best named "
+            "schedule, dualpipev, takes 66 with at most 9 live activations per rank, and nothing faster was found; 5 "
+            "orders were looked at, and none "
+            "can be faster than 63");
   request.evaluations = 200'000;
   EXPECT_THAT(choose_schedule(request).reason,
               HasSubstr("with at most 9 live activations per rank; this one takes 4.5 % less; "));
@@ -165,13 +172,16 @@ TEST(ChooseSchedule, SaysWhy) {
 
 TEST(ChooseSchedule, KeepsMemoryLimits) {
   AutoRequest request = request_for(4, 8, "overlapped=3");
-  request.memory.assign(8, {1e9, 0.5e9});  // 8 GB of parameters, 0.5 GB per live micro-batch of an eighth.
+  request.bytes.assign(8, {1e9, 0, 0, 0.5e9});  // 8 GB of parameters, 0.5 GB per live micro-batch of an eighth.
   double before = 0;
   for (const double limit : {100.0, 8.0, 5.0, 3.0}) {
     request.memory_limit_gb = limit;
     const AutoChoice choice = choose_schedule(request);
-    expect_honest(choice);
-    EXPECT_LE(*choice.peak_memory_gb, limit);
+    expect_honest(request, choice);
+    double most = 0;
+    for (const RankMemory& rank : memory_of(choice.schedule, choice.bytes)) most = std::max(most, rank.total());
+    EXPECT_LE(most, limit * 1e9);
+    EXPECT_EQ(*choice.peak_memory_gb, most / 1e9);
     EXPECT_GE(choice.makespan, before) << limit;
     before = choice.makespan;
   }
@@ -180,18 +190,20 @@ TEST(ChooseSchedule, KeepsMemoryLimits) {
 
 TEST(ChooseSchedule, SaysTheLeastThatWouldFit) {
   AutoRequest request = request_for(4, 8, "overlapped=3");
-  request.memory.assign(8, {1e9, 0.5e9});
+  request.bytes.assign(8, {1e9, 0, 0, 0.5e9});
   request.memory_limit_gb = 2;
   EXPECT_EQ(refusal_of(request),
             "[auto] no order fits memory_limit_gb = 2 on 4 ranks; the least that would: memory_limit_gb = 3 for loop, "
             "memory_limit_gb = 3 for loop with 2 chunks per rank, memory_limit_gb = 3 for v, memory_limit_gb = 6 for "
             "bidirectional");
-  AutoRequest activations = request_for(4, 8, "overlapped=3", {PlacementKind::kVee, PlacementKind::kBidirectional});
-  activations.cost_stages = 8;
+  AutoRequest activations = request_for(4, 8, "overlapped=3", {PlacementKind::kVee});
   activations.max_activations = 1;
   EXPECT_EQ(refusal_of(activations),
-            "[auto] no order fits max_activations = 1 on 4 ranks; the least that would: max_activations = 2 for v, "
-            "max_activations = 4 for bidirectional");
+            "[auto] no order fits max_activations = 1 on 4 ranks; the least that would: max_activations = 2 for v");
+  activations.placements = {PlacementKind::kBidirectional};
+  EXPECT_EQ(refusal_of(activations),
+            "[auto] no order fits max_activations = 1 on 4 ranks; the least that would: max_activations = 2 for "
+            "bidirectional");
   for (const auto& [kind, least] : {std::pair(PlacementKind::kLoop, 1), std::pair(PlacementKind::kVee, 2),
                                     std::pair(PlacementKind::kBidirectional, 2)}) {
     AutoRequest tight = request_for(4, 8, "overlapped=3", {kind});
@@ -201,13 +213,59 @@ TEST(ChooseSchedule, SaysTheLeastThatWouldFit) {
   }
 }
 
+// A placement that was not chosen may have faster orders than the bound of the one that was.
+TEST(ChooseSchedule, BoundIsThatOfEveryPlacement) {
+  const AutoRequest all = request_for(4, 8, "overlapped=3");
+  double least = std::numeric_limits<double>::infinity();
+  for (const PlacementKind kind : {PlacementKind::kLoop, PlacementKind::kVee, PlacementKind::kBidirectional}) {
+    AutoRequest one = all;
+    one.placements = {kind};
+    one.cost_stages = 4;
+    const AutoChoice choice = choose_schedule(one);
+    least = std::min(least, choice.bound);
+    EXPECT_GE(choice.makespan, choose_schedule(all).bound) << to_string(kind);
+  }
+  EXPECT_EQ(choose_schedule(all).bound, least);
+}
+
+TEST(ChooseSchedule, CountsActivationsInPartsOfTheModel) {
+  AutoRequest request = request_for(4, 8, "overlapped=3");
+  request.max_activations = 4;
+  const AutoChoice whole = choose_schedule(request);
+  request.cost.per_stage.assign(8, {0.5, 0.5, 0.5, 1.5});  // The same model from a finer file.
+  const AutoChoice fine = choose_schedule(request);
+  EXPECT_EQ(print(fine.schedule), print(whole.schedule));
+  EXPECT_EQ(fine.reason, whole.reason);
+  EXPECT_THAT(fine.reason, HasSubstr(" live activations per rank, each of 1/4 of the model: "));
+}
+
+TEST(ChooseSchedule, RefusesCostsThatCannotBeDividedFirst) {
+  AutoRequest request = request_for(3, 6, "overlapped=3");
+  request.cost.per_stage.assign(4, {});
+  EXPECT_EQ(refusal_of(request),
+            "[auto] the number of stages that costs are of must divide a placement's or be a multiple of it (3 for "
+            "loop, 6 for loop with 2 chunks per rank, 6 for v), got 4; for example 3");
+  request.cost.per_stage.assign(2, {});  // Of 6 stages alone.
+  EXPECT_EQ(choose_schedule(request).schedule.placement.stages(), 6);
+}
+
+TEST(ChooseSchedule, TakesAnyBudget) {
+  AutoRequest request = request_for(1, 1, "overlapped=3");
+  const double makespan = choose_schedule(request).makespan;
+  request.evaluations = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(choose_schedule(request).makespan, makespan);
+  request.evaluations.reset();
+  request.time_budget_s = 1e300;
+  EXPECT_EQ(choose_schedule(request).makespan, makespan);
+}
+
 TEST(ChooseSchedule, RefusesWhatIsWrongInItself) {
   AutoRequest request = request_for(4, 8, "overlapped=3");
   request.memory_limit_gb = 80;
   EXPECT_EQ(refusal_of(request),
             "[auto] memory_limit_gb needs the bytes of each stage, which a cost file of 'dualpipe profile' holds, got "
             "none; max_activations needs no bytes");
-  request.memory.assign(4, {1, 1});
+  request.bytes.assign(4, {1, 0, 0, 1});
   request.memory_limit_gb = 0;
   EXPECT_EQ(refusal_of(request), "[auto] memory_limit_gb must be a finite number above 0, such as 80, got 0");
   request = request_for(3, 8, "overlapped=3", {PlacementKind::kBidirectional});
@@ -226,15 +284,18 @@ TEST(ChooseSchedule, RefusesWhatIsWrongInItself) {
   request = request_for(4, 8, "overlapped=3");
   request.cost.uniform.forward = -1;
   EXPECT_EQ(refusal_of(request), "[auto] the cost of a forward must be a finite number of at least 0, got -1");
+  request.cost.uniform.forward = 1e308;
+  EXPECT_EQ(refusal_of(request), "[auto] the cost of a forward must be at most 1e15, got more");
   EXPECT_THROW(parse_placement_kind("x", "w"), ScheduleError);
   EXPECT_EQ(parse_placement_kind("x", "v"), PlacementKind::kVee);
 }
 
 TEST(ChooseSchedule, TakesTheSmallestAndOddSizes) {
   for (const auto& [ranks, micro_batches] : {std::pair(1, 1), std::pair(1, 5), std::pair(2, 1), std::pair(5, 3)}) {
-    expect_honest(choose_schedule(request_for(ranks, micro_batches, "overlapped=2,latency=0.5")));
-    expect_honest(choose_schedule(
-        request_for(ranks, micro_batches, "forward=0,backward_input=0,backward_weight=0,overlapped=0")));
+    for (const char* cost : {"overlapped=2,latency=0.5", "forward=0,backward_input=0,backward_weight=0,overlapped=0"}) {
+      const AutoRequest request = request_for(ranks, micro_batches, cost);
+      expect_honest(request, choose_schedule(request));
+    }
   }
 }
 

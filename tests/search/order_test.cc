@@ -122,11 +122,9 @@ TEST(DivideStages, SumsNeighboursAndDividesEvenly) {
   EXPECT_EQ(whole.latency, 0.5);
   EXPECT_THAT(divide_costs(cost, 2, 4).per_stage, ElementsAre(StageCost{0.5, 1, 1.5, 2}, StageCost{0.5, 1, 1.5, 2},
                                                               StageCost{2.5, 3, 3.5, 4}, StageCost{2.5, 3, 3.5, 4}));
-  const CostModel thirds = divide_costs(cost, 2, 3);  // The middle one has a third of either.
-  EXPECT_NEAR(thirds.per_stage[1].forward, 1.0 / 3 + 5.0 / 3, 1e-12);
   EXPECT_EQ(divide_costs({}, 4, 8).uniform, (StageCost{0.5, 0.5, 0.5, 1.5}));
-  EXPECT_EQ(divide_memory({{8, 4}, {16, 2}}, 1)[0].parameter_bytes, 24);
-  EXPECT_EQ(divide_memory({{8, 4}, {16, 2}}, 4)[3].activation_bytes, 1);
+  EXPECT_EQ(divide_bytes({{8, 0, 0, 4}, {16, 0, 0, 2}}, 1)[0].parameters, 24);
+  EXPECT_EQ(divide_bytes({{8, 0, 0, 4}, {16, 0, 0, 2}}, 4)[3].activations, 1);
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ function number(value, digits = 4) {
   return value.toFixed(Math.max(0, Math.min(digits - 1, digits - 1 - size)));
 }
 
-// Without zeros that say nothing: "40 MiB".
+// Without zeros that say nothing: "40 MB".
 const plain = (value, digits = 4) => (isNumber(value) ? String(Number(number(value, digits))) : "–");
 
 function milliseconds(value) {
@@ -48,10 +48,10 @@ const percent = (share) => (isNumber(share) ? `${(100 * share).toFixed(1)} %` : 
 
 function bytes(value) {
   if (!isNumber(value)) return "–";
-  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  const units = ["B", "kB", "MB", "GB", "TB"];
   let unit = 0;
-  while (Math.abs(value) >= 1024 && unit + 1 < units.length) {
-    value /= 1024;
+  while (Math.abs(value) >= 1000 && unit + 1 < units.length) {
+    value /= 1000;
     ++unit;
   }
   return `${plain(value)} ${units[unit]}`;
