@@ -9,7 +9,7 @@ BUILD   := build/$(PRESET)
 SOURCES  = $(shell find adapters cmake examples plugin tests -name '*.h' -o -name '*.cc')
 
 .DEFAULT_GOAL := help
-.PHONY: help train ab test demo setup configure build asan format tidy clean
+.PHONY: help train ab test bench demo setup configure build asan format tidy clean
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -31,6 +31,10 @@ ab: configure  ## Compare schedules on a tiny MoE model: table and output/ab/rep
 test: build  ## Build everything and run all tests
 	@$(if $(filter pure,$(PRESET)),:,setup/setup.sh browser)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+bench: configure  ## All benchmarks that have bounds, one table; 1 where one is missed [REFERENCE=<checkout of DualPipe>]
+	@cmake --build $(BUILD) -j $(JOBS) --target bench_peers bench_executor bench_overlap bench_split
+	@.venv/bin/python tests/bench/run_all.py $(BUILD) $(if $(REFERENCE),--reference $(REFERENCE))
 
 demo:  ## Both schedules in colour, bubbles and memory; needs no LibTorch
 	@setup/setup.sh demo

@@ -327,8 +327,7 @@ const Fault kFaults[] = {
      "step 0: 0.attention(F) stands before the inputs are taken"},
     {"NoGradients", [](Steps& s) { erase(s, {Kind::kTakeGradients}); },
      "step 6: 0.mlp(I) stands before the gradients are taken"},
-    {"NoOutputs", [](Steps& s) { erase(s, {Kind::kSendOutputs}); },
-     "the outputs are never sent"},
+    {"NoOutputs", [](Steps& s) { erase(s, {Kind::kSendOutputs}); }, "the outputs are never sent"},
     {"NoSend", [](Steps& s) { erase(s, {Kind::kSendGradients}); }, "the gradients are never sent"},
     // Out of order.
     {"NotAwaited",

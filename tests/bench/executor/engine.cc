@@ -117,7 +117,10 @@ nlohmann::json Engine::answer(const nlohmann::json& request) {
   const double ideal_ms = ideal(work_of(request), transport_->size(), delay_of(request)).count();
   if (request.value("ideal_only", false)) return {{"ideal_ms", ideal_ms}};
   SleepingPipeline& pipeline = pipeline_of(request);
-  if (!request.contains("at")) return {{"ready", true}};
+  if (!request.contains("at")) {
+    pipeline.rehearse();
+    return {{"ready", true}};
+  }
   pipeline.overshoot().clear();
   Counts counts;
   nlohmann::json answer = timed(request, [&] { counts = run_steps(request, pipeline); });

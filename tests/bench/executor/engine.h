@@ -5,8 +5,8 @@
 //    "at": ..}
 // runs steps of one pipeline and answers what they took: {"began", "ended", "cpu_s", "actions", "operations",
 // "messages", "peak_activations", "ideal_ms", "overshoot"}. Actions and operations are those of this process, over all
-// steps; a pair is one action and two operations. {"spans": true} adds what the last step ran when, "spans", and the
-// Unix time that they count from, "spans_began".
+// steps; a pair is one action and two operations. Without "at" it is a rehearsal: one step that does not sleep.
+// {"spans": true} adds what the last step ran when, "spans", and the Unix time that they count from, "spans_began".
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>

@@ -45,8 +45,14 @@ SleepingPipeline::SleepingPipeline(const Work& work, std::shared_ptr<Transport> 
                                          PipelineOptions{.num_microbatches = work.num_microbatches});
   inputs_.assign(pipeline_->input_micro_batches().size(), input_of(work.bytes));
   labels_.resize(pipeline_->loss_micro_batches().size());
-  step();  // Agrees on shapes.
+  rehearse();  // Agrees on shapes.
   sleeper_->pace = work.pace;
+}
+
+void SleepingPipeline::rehearse() {
+  sleeper_->rehearses = true;
+  step();
+  sleeper_->rehearses = false;
 }
 
 StepResult SleepingPipeline::step() { return pipeline_->step(inputs_, labels_, criterion_); }

@@ -29,6 +29,7 @@ class SleepingPipeline {
   SleepingPipeline(const Work& work, std::shared_ptr<Transport> transport);
 
   StepResult step();
+  void rehearse();  // A step that does not sleep.
   const Pipeline& pipeline() const { return *pipeline_; }
   const StepStatistics& statistics() const { return pipeline_->statistics(); }
   Overshoot& overshoot() { return sleeper_->overshoot; }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plugin/schedule/lower.h"
@@ -47,6 +48,13 @@ class BareLoop {
     for (const Action& action : row()) run(action);
     for (const WorkPtr& send : sends_) finish(send);
     sends_.clear();
+  }
+
+  // A step that does not sleep.
+  void rehearse() {
+    const std::vector<double> pace = std::exchange(pace_, std::vector<double>(4, 0.0));
+    step();
+    pace_ = pace;
   }
 
   std::size_t actions() const {
@@ -161,7 +169,7 @@ class BareLoop {
 nlohmann::json answer_by_bare_loop(c10d::Backend& gloo, const nlohmann::json& request) {
   BareLoop loop(gloo, request);
   if (!request.contains("at")) {
-    loop.step();
+    loop.rehearse();
     return {{"ready", true}};
   }
   const int steps = request.value("steps", 1);

@@ -9,19 +9,21 @@ import argparse
 import contextlib
 import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "executor")]
 from bounds import all_reached, bound, print_bounds  # noqa: E402
-from engine_figures import PACE_MS, RANKS, SIZES, Samples, step_of, without_compute  # noqa: E402
+from engine_figures import MICROBATCHES, PACE_MS, RANKS, SIZES, Samples, step_of, without_compute  # noqa: E402
 from rank_group import Failed, RankGroup  # noqa: E402
 
 # What each peer of ours is a peer of; and the ideal of both.
 TORCH = {"torch_dualpipev": "dualpipev", "torch_1f1b": "1f1b", "torch_zb1p": "zb1p", "torch_zbv": "zbv"}
 REFERENCE = {"reference_dualpipe": "dualpipe", "reference_dualpipev": "dualpipev"}
 OURS = ("dualpipe", "dualpipev", "1f1b", "zb1p")
+BUILTIN, BUILTIN_SIZE = "builtin_1f1b", 1 << 10  # The trainer's own, with messages of one size.
 BARE = ("early", "waiting")
 BARE_SCHEDULES = ("dualpipe", "dualpipev")
 # Makespan over ideal of the reference's DualPipe, measured elsewhere on two cores: the bound where it is not here.
@@ -31,7 +33,13 @@ SHARE_OF_REFERENCE = {1 << 10: 0.5, 1 << 20: 0.5, 4 << 20: 0.6}
 SHARE_OF_TORCH = {1 << 10: 0.5, 1 << 20: 0.6, 4 << 20: 0.7}
 OVER_BARE, OVER_TORCH, OVER_TORCH_1F1B = 1.2, 1 / 3, 1.02
 PING = {"kind": "ping", "exchanges": 500, "bytes": 1 << 10}
-PYTHON_STEPS = 3  # In a row, without compute.
+MORE_TURNS = 2    # Of steps without compute: what wakes whom is chance.
+PYTHON_STEPS = 2  # In a row, without compute.
+
+
+# No bound looks at them, so their steps take one turn.
+SHOWN_ALONE = {"zb1p", "torch_zb1p", "torch_zbv", "reference_dualpipev",
+               *(f"bare {kind} {schedule}" for kind in BARE for schedule in BARE_SCHEDULES)}
 
 
 class Groups:
@@ -44,7 +52,11 @@ class Groups:
         self.engine = start("the engine", [options.engine])
         self.bare = start("the bare loops", [options.bare])
         self.python = start("the peers in Python", peers + reference)
-        self.all = (self.engine, self.bare, self.python)
+        self.all = [self.engine, self.bare, self.python]
+        self.builtin = None  # A build without the trainer.
+        if pathlib.Path(options.builtin).exists():
+            self.builtin = start("the trainer's own 1F1B", [options.builtin, MICROBATCHES])
+            self.all.append(self.builtin)
         for group in self.all:
             group.wait_until_up()
 
@@ -63,12 +75,13 @@ class Peer:
         self.samples.add(self.group.measure(self.request), self.ideal_ms)
 
 
-def take_turns(peers, rounds):
+def take_turns(peers, rounds, once=()):
     for peer in peers:
         peer.group.prepare(peer.request)
-    for _ in range(rounds):
+    for turn in range(rounds):
         for peer in peers:
-            peer.measure()
+            if turn == 0 or peer.name not in once:
+                peer.measure()
     return {peer.name: peer.samples for peer in peers}
 
 
@@ -93,6 +106,8 @@ def ideals(groups, options):
 def stepping(groups, ideal_ms, size, options):
     request = lambda schedule, **more: step_of(schedule, size, options.pace, **more)
     peers = [Peer(schedule, groups.engine, request(schedule)) for schedule in OURS]
+    if groups.builtin and size == BUILTIN_SIZE:
+        peers.append(Peer(BUILTIN, groups.builtin, request("1f1b"), ideal_ms["1f1b"]))
     theirs = TORCH | (REFERENCE if options.has_reference else {})
     peers += [Peer(kind, groups.python, request(schedule, kind=kind), ideal_ms[schedule])
               for kind, schedule in theirs.items()]
@@ -112,13 +127,20 @@ def computing_nothing(groups, options):
     return peers
 
 
+def require_torch(python):
+    if subprocess.run([python, "-c", "import torch"], capture_output=True).returncode != 0:
+        raise Failed(f"the peers in Python need torch, which {python} does not have")
+
+
 def measure(options):
+    require_torch(options.python)
     with contextlib.ExitStack() as stack:
         groups = Groups(options, stack)
         ideal_ms = ideals(groups, options)
-        cpu = take_turns(computing_nothing(groups, options), options.rounds)
+        cpu = take_turns(computing_nothing(groups, options), options.rounds + MORE_TURNS)
         real_time = groups.real_time(True)
-        steps = {size: take_turns(stepping(groups, ideal_ms, size, options), options.rounds) for size in options.sizes}
+        steps = {size: take_turns(stepping(groups, ideal_ms, size, options), options.rounds, SHOWN_ALONE)
+                 for size in options.sizes}
     return {"real_time": real_time, "ideal_ms": ideal_ms,
             "steps": {size: {name: samples.figures() for name, samples in by_name.items()}
                       for size, by_name in steps.items()},
@@ -133,12 +155,13 @@ def judge_steps(steps, size, has_reference):
     label, ratio = SIZES.get(size, f"{size} bytes"), lambda name: steps[name]["ratio"]
     of = "the reference" if has_reference else "the reference, as published,"
     reference = ratio("reference_dualpipe") if has_reference else PUBLISHED.get(size, min(PUBLISHED.values()))
+    like_torch = [name for name in ("1f1b", BUILTIN) if name in steps]
     return [share(ratio("dualpipe"), reference, SHARE_OF_REFERENCE.get(size, 0.5),
                   f"dualpipe, {label}: makespan / ideal", of),
             share(ratio("dualpipev"), ratio("torch_dualpipev"), SHARE_OF_TORCH.get(size, 0.5),
                   f"dualpipev, {label}: makespan / ideal", "PyTorch's DualPipeV"),
-            bound(ratio("1f1b"), OVER_TORCH_1F1B * ratio("torch_1f1b"), f"1f1b, {label}: makespan / ideal",
-                  f"{OVER_TORCH_1F1B}x of PyTorch's 1F1B")]
+            *(bound(ratio(name), OVER_TORCH_1F1B * ratio("torch_1f1b"), f"{name}, {label}: makespan / ideal",
+                    f"{OVER_TORCH_1F1B}x of PyTorch's 1F1B") for name in like_torch)]
 
 
 def judge_cpu(cpu):
@@ -177,7 +200,7 @@ def numbers(text):
 def parse():
     parser = argparse.ArgumentParser(prog="bench_peers", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("--engine", "--bare", "--python"):
+    for name in ("--engine", "--bare", "--builtin", "--python"):
         parser.add_argument(name, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each, of which the median counts")

@@ -21,7 +21,7 @@ def stage_class(utils):
         def forward(ctx, tensor, weight, sleeper):
             ctx.sleeper = sleeper
             ctx.weight = weight
-            return tensor + weight
+            return tensor.clone()
 
         @staticmethod
         def backward(ctx, gradient):

@@ -14,6 +14,9 @@
 namespace dualpipe::bench {
 namespace {
 
+// Ranks leave at about the same time, unless one died.
+constexpr std::chrono::seconds kLeaving{20};
+
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   if (!value) throw std::runtime_error(fmt::format("{} is not set: this program is started by a benchmark", name));
@@ -39,7 +42,9 @@ Meeting meet() {
 void leave(const Meeting& meeting) noexcept {
   try {
     meeting.store->add("left", 1);
-    while (meeting.rank == 0 && meeting.store->add("left", 0) < meeting.size) {
+    const auto bound = std::chrono::steady_clock::now() + kLeaving;
+    while (meeting.rank == 0 && meeting.store->add("left", 0) < meeting.size &&
+           std::chrono::steady_clock::now() < bound) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   } catch (const std::exception&) {

@@ -1,9 +1,11 @@
 """Processes that measure what they are told, as groups that take turns: a group that is not asked is stopped.
 
 A rank reads requests and writes answers as lines of JSON (tests/bench/support/serve.h says the same for C++); an empty
-request is answered by an empty one. What it at one moment with the others, {"at": ..}, is in seconds of the machine's steady clock.
+request is answered by an empty one. What all start at one moment, {"at": ..}, starts then by the
+machine's steady clock, in seconds.
 """
 
+import ctypes
 import json
 import os
 import pathlib
@@ -13,12 +15,18 @@ import socket
 import subprocess
 import time
 
+PR_SET_PDEATHSIG = 1
 PRIORITY = 20       # Of real-time ranks.
 # Memory that is freed stays with the process, as on a device whose allocator caches: else the kernel takes large tensors
 # back and clears their pages again for the next ones.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 START_S = 0.03      # From the asking until all ranks have to be ready.
 TIMEOUT_S = 120
+
+
+def die_with_parent():
+    """A rank that is stopped would not see that nobody will ask any more."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Failed(Exception):
@@ -39,7 +47,8 @@ class RankGroup:
         where = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         shared = {**os.environ, **KEEP_MEMORY, **where, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         self.ranks = [subprocess.Popen([str(part) for part in command], env={**shared, "RANK": str(rank)}, text=True,
-                                       bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                                       bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       preexec_fn=die_with_parent)
                       for rank in range(max(count, 1))]
         self.stopped = False
 
@@ -59,20 +68,22 @@ class RankGroup:
         return True
 
     def prepare(self, request):
-        """What the first use of a kind of work costs is not measured."""
+        """A rehearsal: nothing sleeps, nothing is measured."""
         return self._ask(request)
 
     def measure(self, request):
-        """One answer per rank."""
+        """One answer per rank. Behind a rehearsal, since memory and caches were others' while the group was stopped."""
+        self._ask(request, stop=False)
         return self._ask({**request, "at": time.monotonic() + START_S})
 
-    def _ask(self, request):
+    def _ask(self, request, stop=True):
         self._signal(signal.SIGCONT)
         for rank in self.ranks:
             rank.stdin.write(json.dumps(request) + "\n")
             rank.stdin.flush()
         answers = [self._answer(rank, number) for number, rank in enumerate(self.ranks)]
-        self._signal(signal.SIGSTOP)
+        if stop:
+            self._signal(signal.SIGSTOP)
         return answers
 
     def _answer(self, rank, number):

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -51,7 +52,9 @@ struct Pace {
 struct Sleeper {
   Pace pace;
   Overshoot overshoot;
-  bool awake = false;  // Within a body that sleeps by itself.
+  bool awake = false;      // Within a body that sleeps by itself.
+  bool rehearses = false;  // Nothing sleeps.
+  at::Tensor no_gradient = at::zeros({});
 
   void sleep(const Deadline& deadline, Milliseconds length);
 };

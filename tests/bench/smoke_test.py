@@ -1,0 +1,114 @@
+"""The benchmarks' machinery, small and quick: the figures are there and fit each other. No bound on any time.
+
+    smoke_test.py BUILD_DIR
+"""
+
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "support")]
+import run_all  # noqa: E402
+from bounds import all_reached, bound  # noqa: E402
+from rank_group import Failed, RankGroup  # noqa: E402
+
+BUILD = pathlib.Path(sys.argv.pop()).absolute()
+SMALL = ["--sizes", "1024", "--pace", "2,2,2,6", "--steps", "1"]
+
+
+def report_of(program, *arguments):
+    done = subprocess.run([BUILD / "bin" / program, "--json", *SMALL, *arguments], capture_output=True, text=True)
+    assert done.returncode in (0, 1), done.stderr
+    return json.loads(done.stdout), done.returncode
+
+
+def has_torch():
+    return importlib.util.find_spec("torch") is not None
+
+
+class BenchExecutor(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.report, cls.code = report_of("bench_executor", "--repeats", "1", "--schedules", "dualpipe,1f1b",
+                                         "--output", cls.folder.name)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def test_a_step_takes_what_is_simulated_at_least(self):
+        for schedule, ideal_ms in (("dualpipe", 132), ("1f1b", 162)):
+            step = self.report[schedule]["steps"]["1024"]
+            self.assertEqual(step["ideal_ms"], ideal_ms)
+            self.assertGreaterEqual(step["ratio"], 1)
+            self.assertGreater(step["cpu_us_per_action"], 0)
+
+    def test_peaks_are_those_of_the_schedules(self):
+        self.assertEqual(self.report["dualpipe"]["steps"]["1024"]["peak_activations"], 9)
+        self.assertEqual(self.report["1f1b"]["steps"]["1024"]["peak_activations"], 8)
+
+    def test_longer_links_are_simulated_too(self):
+        self.assertGreater(self.report["1f1b"]["delayed"]["ideal_ms"], 162)
+        self.assertGreaterEqual(self.report["1f1b"]["delayed"]["ratio"], 1)
+
+    def test_verdict_and_exit_code_agree(self):
+        self.assertEqual(self.code, 0 if all_reached(self.report["bounds"]) else 1)
+        self.assertEqual(len(self.report["bounds"]), 4)
+
+    def test_run_files_hold_every_rank_and_action(self):
+        for rank in range(8):
+            file = pathlib.Path(self.folder.name) / "dualpipe" / f"timeline_rank{rank}.jsonl"
+            header, step = (json.loads(line) for line in file.read_text().splitlines())
+            self.assertEqual((header["rank"], header["schedule"]), (rank, "dualpipe"))
+            cells = " ".join(cell for cell, _, _ in step["spans"])
+            self.assertEqual(sum(cells.count(f"{stage}F") for stage in header["stages"]), 20)
+
+
+class BenchPeers(unittest.TestCase):
+    def test_every_peer_has_figures_and_every_bound_a_verdict(self):
+        if not has_torch():
+            done = subprocess.run([BUILD / "bin" / "bench_peers"], capture_output=True, text=True)
+            self.assertRegex(done.stderr, "^bench_peers: the peers in Python need torch")
+            return
+        report, code = report_of("bench_peers", "--rounds", "1")
+        steps = report["steps"]["1024"]
+        for peer in ("dualpipe", "dualpipev", "1f1b", "torch_dualpipev", "torch_1f1b", "torch_zbv", "torch_zb1p",
+                     "bare early dualpipe", "bare waiting dualpipev"):
+            self.assertGreaterEqual(steps[peer]["ratio"], 0.99, peer)
+        for peer in ("dualpipe", "torch_dualpipev", "bare early dualpipe", "ping"):
+            self.assertGreater(report["cpu"][peer]["cpu_us_per_action"], 0, peer)
+        self.assertEqual(report["ideal_ms"]["dualpipe"], 132)
+        self.assertEqual(report["ideal_ms"]["dualpipev"], 268)
+        self.assertGreater(report["ideal_ms"]["zbv"], 2 * 20 * 6)
+        self.assertEqual(code, 0 if all_reached(report["bounds"]) else 1)
+
+
+class Table(unittest.TestCase):
+    def test_a_miss_is_a_miss(self):
+        self.assertTrue(all_reached([bound(1.0, 1.0, "equal")]))
+        self.assertFalse(all_reached([bound(1.0, 1.0, "equal"), bound(1.1, 1.0, "over")]))
+
+    def test_a_benchmark_that_measures_nothing_says_why(self):
+        result = run_all.run(BUILD, "bench_split", ["--hidden", "3", "--heads", "2"], run_all.split_bounds)
+        self.assertEqual(result["failure"], "bench_split: --heads must divide --hidden")
+
+    def test_bounds_of_the_split(self):
+        arguments = ["--hidden", "16", "--tokens", "8", "--heads", "2", "--repeats", "1"]
+        rows = run_all.run(BUILD, "bench_split", arguments, run_all.split_bounds)["bounds"]
+        self.assertEqual([row["limit"] for row in rows], [1.05, 1.05])
+
+    def test_a_rank_that_fails_is_named(self):
+        program = [BUILD / "bin" / "bench_executor_rank", "--threads"]
+        with self.assertRaisesRegex(Failed, r"^rank 0 of the threads: .*got \"nothing\"$"):
+            with RankGroup("the threads", program, 0) as group:
+                group.measure({"schedule": "nothing", "microbatches": 4, "bytes": 64, "pace_ms": [0, 0, 0, 0], "ranks": 2})
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
