@@ -66,7 +66,7 @@ class BenchExecutor(unittest.TestCase):
             file = pathlib.Path(self.folder.name) / "dualpipe" / f"timeline_rank{rank}.jsonl"
             header, step = (json.loads(line) for line in file.read_text().splitlines())
             self.assertEqual((header["rank"], header["schedule"]), (rank, "dualpipe"))
-            cells = " ".join(cell for cell, _, _ in step["spans"])
+            cells = " ".join(span[0] for span in step["spans"])
             self.assertEqual(sum(cells.count(f"{stage}F") for stage in header["stages"]), 20)
 
 
@@ -107,7 +107,7 @@ class Table(unittest.TestCase):
         program = [BUILD / "bin" / "bench_executor_rank", "--threads"]
         with self.assertRaisesRegex(Failed, r"^rank 0 of the threads: .*got \"nothing\"$"):
             with RankGroup("the threads", program, 0) as group:
-                group.measure({"schedule": "nothing", "microbatches": 4, "bytes": 64, "pace_ms": [0, 0, 0, 0], "ranks": 2})
+                group.measure({"schedule": "nothing", "microbatches": 4, "bytes": 64, "pace_ms": [0] * 4, "ranks": 2})
 
 
 if __name__ == "__main__":

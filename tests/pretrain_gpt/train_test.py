@@ -303,14 +303,14 @@ class TrainTest(unittest.TestCase):
         # One clock: the second stage begins a micro-batch behind the first.
         for rank in (0, 1):
             for first, second in zip(timelines[rank][1], timelines[rank + 2][1], strict=True):
-                start = [{name: step["began"] + begin for name, begin, _ in step["spans"]} for step in (first, second)]
+                start = [{name: step["began"] + begin for name, begin, *_ in step["spans"]} for step in (first, second)]
                 for k in range(4):
                     self.assertLess(start[0][f"0F{k}"], start[1][f"1F{k}"])
                     self.assertLess(start[1][f"1B{k}"], start[0][f"0B{k}"])
 
     def check_step(self, step, row):
-        self.assertEqual([name for name, _, _ in step["spans"]], row)
-        times = [time for _, start, end in step["spans"] for time in (start, end)]
+        self.assertEqual([name for name, *_ in step["spans"]], row)
+        times = [time for _, start, end, *_ in step["spans"] for time in (start, end)]
         self.assertEqual(times, sorted(times))
         self.assertLess(times[-1], step["seconds"])
         exchanges = [(end - start, waited) for _, start, end, waited in step["phases"]]

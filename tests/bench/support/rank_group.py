@@ -17,8 +17,8 @@ import time
 
 PR_SET_PDEATHSIG = 1
 PRIORITY = 20       # Of real-time ranks.
-# Memory that is freed stays with the process, as on a device whose allocator caches: else the kernel takes large tensors
-# back and clears their pages again for the next ones.
+# Memory that is freed stays with the process, as on a device whose allocator caches: else the kernel takes large
+# tensors back and clears their pages again for the next ones.
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
 START_S = 0.03      # From the asking until all ranks have to be ready.
 TIMEOUT_S = 120
