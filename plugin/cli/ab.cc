@@ -12,7 +12,7 @@
 
 #include "plugin/analysis/trace.h"
 #include "plugin/cli/commands.h"
-#include "plugin/cli/launch.h"
+#include "plugin/cli/host.h"
 #include "plugin/cli/output.h"
 #include "plugin/cli/run_rounds.h"
 #include "plugin/compare/comparison.h"
@@ -32,17 +32,13 @@ constexpr const char* kMark = ".dualpipe_ab";  // In runs.
 constexpr const char* kResults[] = {"runs", "comparison.json", "report.html", "trace.json"};
 
 struct AbOptions {
-  TrainerRun trainer;
-  std::string command;
+  Host host{.trainer = {}, .command = {}, .iterations = 20};
   std::vector<std::string> schedules = {"builtin_1f1b", "interleaved_1f1b", "dualpipe", "dualpipev"};
-  int iterations = 20;
   int rounds = 3;
   int timeout = 1800;
   std::string output = "output/ab";
   bool force = false;
   ComparisonOptions compared;
-
-  bool has_trainer() const { return command.empty(); }
 };
 
 void require(bool holds, const std::string& rule) {
@@ -57,10 +53,8 @@ void check_host(const CLI::App& command, const AbOptions& options) {
           "configs/gpt_moe_tiny.yaml, got neither");
   require(!(has_config && has_command),
           "--config, which starts pretrain_gpt, and --command, which starts any other host, must not stand together");
-  require(!has_command || !options.command.empty(), "--command must be a command line, got an empty one");
-  for (const char* option : {"--iterations", "--nproc", "--program", "--set"})
-    require(!has_command || command.count(option) == 0,
-            fmt::format("{} belongs to --config; what --command starts must have it in its own command line", option));
+  require(!has_command || !options.host.command.empty(), "--command must be a command line, got an empty one");
+  refuse_trainer_options(kOrigin, command);
 }
 
 void check_schedules(AbOptions& options) {
@@ -81,9 +75,10 @@ void check_schedules(AbOptions& options) {
 void check_options(const CLI::App& command, AbOptions& options) {
   check_host(command, options);
   check_schedules(options);
-  require(!options.has_trainer() || options.iterations > options.compared.warmup,
-          fmt::format("--iterations must be above --warmup = {}, got {}", options.compared.warmup, options.iterations));
-  if (options.has_trainer()) options.trainer.program = find_trainer(options.trainer.program);
+  require(!options.host.has_trainer() || options.host.iterations > options.compared.warmup,
+          fmt::format("--iterations must be above --warmup = {}, got {}", options.compared.warmup,
+                      options.host.iterations));
+  if (options.host.has_trainer()) options.host.trainer.program = find_trainer(options.host.trainer.program);
 }
 
 bool is_comparison(const fs::path& file) {
@@ -145,14 +140,6 @@ std::string command_line() {
   return line;
 }
 
-// The rate warms up as the file says and then stays: a short run has no time to decay, nor a warm-up as long as itself.
-TrainerRun trainer_of(const AbOptions& options) {
-  TrainerRun run = options.trainer;
-  run.overrides = {fmt::format("train_iters={}", options.iterations), "lr_decay_iters=1000000000", "eval_interval=0"};
-  run.overrides.insert(run.overrides.end(), options.trainer.overrides.begin(), options.trainer.overrides.end());
-  return run;
-}
-
 // Before that there is nothing to compare with.
 bool has_reference(const std::vector<ScheduleRuns>& runs, const std::string& baseline) {
   return std::any_of(runs.begin(), runs.end(), [&](const ScheduleRuns& run) {
@@ -165,11 +152,10 @@ RoundsOptions rounds_of(const AbOptions& options) {
   rounds.schedules = options.schedules;
   rounds.rounds = options.rounds;
   rounds.folder = fs::path(options.output) / "runs";
-  if (options.has_trainer()) rounds.iterations = options.iterations;
+  if (options.host.has_trainer()) rounds.iterations = options.host.iterations;
   if (options.timeout > 0) rounds.timeout = std::chrono::seconds(options.timeout);
   rounds.job = [&options](const std::string& schedule, const fs::path& output) {
-    return options.has_trainer() ? trainer_job(trainer_of(options), schedule, output)
-                                 : command_job(options.command, schedule, output);
+    return host_job(options.host, schedule, output);
   };
   rounds.should_stop = [&options](const std::vector<ScheduleRuns>& runs) {
     return has_reference(runs, options.compared.baseline) && !compare_runs(runs, options.compared).mismatches.empty();
@@ -198,31 +184,13 @@ void print_end(const Comparison& comparison, const AbOptions& options) {
 int run_ab(const CLI::App& command, AbOptions& options) {
   check_options(command, options);
   make_folder(options);
-  options.compared.title = options.has_trainer() ? options.trainer.config : options.command;
+  options.compared.title = options.host.name();
   options.compared.command = command_line();
   const Comparison comparison = compare_runs(run_rounds(rounds_of(options)), options.compared);
   fmt::print("{}", to_table(comparison));
   write_files(comparison, options.output);
   print_end(comparison, options);
   return comparison.has_failures() || !comparison.mismatches.empty() ? kExitViolation : kExitOk;
-}
-
-void add_host_options(CLI::App& command, AbOptions& options) {
-  TrainerRun& trainer = options.trainer;
-  command.add_option("--config", trainer.config, "YAML file of pretrain_gpt, the C++ trainer")
-      ->check(CLI::ExistingFile);
-  command.add_option("--command", options.command,
-                     "Command line of any other host, which takes DUALPIPE_SCHEDULE and DUALPIPE_OUTPUT from its "
-                     "environment (docs/run_files.md)");
-  command.add_option("--nproc", trainer.nproc, "With --config: processes")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  command.add_option("--iterations", options.iterations, "With --config: iterations of a run")
-      ->check(CLI::Range(1, 1000000))
-      ->capture_default_str();
-  command.add_option("--set", trainer.overrides, "With --config: key=value, over the file; may be given again")
-      ->allow_extra_args(false);
-  command.add_option("--program", trainer.program, "With --config: pretrain_gpt, if not beside this program");
 }
 
 void add_comparison_options(CLI::App& command, AbOptions& options) {
@@ -247,7 +215,7 @@ void add_ab(CLI::App& app, int& status) {
   auto options = std::make_shared<AbOptions>();
   CLI::App* command = app.add_subcommand("ab", "Run a training under several schedules and compare them.");
   command->option_defaults()->take_last();  // `make ab ARGS=...` comes behind what make gives.
-  add_host_options(*command, *options);
+  add_host_options(*command, options->host, "With --config: iterations of a run");
   command->add_option("--schedules", options->schedules, "Values of pipeline_schedule, with commas")
       ->delimiter(',')
       ->capture_default_str();

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "plugin/cli/commands.h"
-#include "plugin/cli/launch.h"
+#include "plugin/cli/host.h"
 #include "plugin/cli/output.h"
 #include "plugin/cli/profile_table.h"
 #include "plugin/cli/run_output.h"
@@ -27,18 +27,13 @@ constexpr std::size_t kLogLines = 15;
 constexpr const char* kMarker = ".dualpipe_profile";  // In a folder of runs, which are replaced.
 
 struct ProfileOptions {
-  TrainerRun trainer;
-  std::string command;
+  Host host{.trainer = {}, .command = {}, .iterations = 10};
   // The first shows everything at the finest division; the others need fewer layers or micro-batches.
   std::vector<std::string> schedules = {"dualpipev", "dualpipe", "zb1p"};
-  int iterations = 10;
   int timeout = 1800;
   std::string output = "output/profile/cost.json";
 
-  bool has_trainer() const { return command.empty(); }
   fs::path runs() const { return fs::path(output).replace_extension("runs"); }
-  // What was run, for the file's `source`.
-  std::string host() const { return has_trainer() ? trainer.config : command; }
 };
 
 // A run's folder is named after its schedule, and emptied before the run.
@@ -55,7 +50,7 @@ void check_schedules(const ProfileOptions& options) {
 
 void check_options(const CLI::App& command, ProfileOptions& options) {
   const bool has_config = command.count("--config") > 0, has_command = command.count("--command") > 0;
-  if (has_config == has_command || (has_command && options.command.empty())) {
+  if (has_config == has_command || (has_command && options.host.command.empty())) {
     throw ScheduleError(kOrigin,
                         fmt::format("either --config FILE or --command 'PROGRAM ...' must say what to run, got "
                                     "{}; for example --config configs/gpt_moe_tiny.yaml",
@@ -63,16 +58,10 @@ void check_options(const CLI::App& command, ProfileOptions& options) {
                                     : has_command ? "an empty command"
                                                   : "neither"));
   }
-  for (const char* option : {"--iterations", "--nproc", "--program", "--set"}) {
-    if (has_command && command.count(option) > 0) {
-      throw ScheduleError(kOrigin, fmt::format("{} belongs to --config; what --command starts must have it in its own "
-                                               "command line",
-                                               option));
-    }
-  }
+  refuse_trainer_options(kOrigin, command);
   check_schedules(options);
-  if (options.has_trainer()) {
-    options.trainer.program = find_trainer(options.trainer.program);
+  if (options.host.has_trainer()) {
+    options.host.trainer.program = find_trainer(options.host.trainer.program);
   }
 }
 
@@ -110,20 +99,6 @@ void prepare_folder(const ProfileOptions& options) {
   }
 }
 
-// The division of layers under test is the even one: a file that says another is what this makes.
-Job job_of(const ProfileOptions& options, const std::string& schedule, const fs::path& output,
-           const std::vector<std::string>& more) {
-  if (!options.has_trainer()) {
-    return command_job(options.command, schedule, output);
-  }
-  TrainerRun run = options.trainer;
-  run.overrides = {fmt::format("train_iters={}", options.iterations), "lr_decay_iters=1000000000", "eval_interval=0",
-                   "balance=even"};
-  run.overrides.insert(run.overrides.end(), options.trainer.overrides.begin(), options.trainer.overrides.end());
-  run.overrides.insert(run.overrides.end(), more.begin(), more.end());
-  return trainer_job(run, schedule, output);
-}
-
 // Throws where the run failed or its files lack what a cost file needs.
 RunCost measure(const ProfileOptions& options, const std::string& schedule, const fs::path& output,
                 const std::vector<std::string>& more) {
@@ -132,11 +107,12 @@ RunCost measure(const ProfileOptions& options, const std::string& schedule, cons
   if (options.timeout > 0) {
     job.timeout = std::chrono::seconds(options.timeout);
   }
-  if (const auto failure = run_in(output, job_of(options, schedule, output, more), job)) {
+  // The division of layers under test is the even one: a file that says another is what this makes.
+  if (const auto failure = run_in(output, host_job(options.host, schedule, output, {"balance=even"}, more), job)) {
     throw ScheduleError(schedule, *failure);
   }
   RunCost cost = cost_of_run(read_output(output, schedule));
-  cost.file.source = fmt::format("{} of {}", schedule, options.host());
+  cost.file.source = fmt::format("{} of {}", schedule, options.host.name());
   return cost;
 }
 
@@ -155,7 +131,7 @@ std::optional<RunCost> try_schedule(const ProfileOptions& options, const std::st
 
 // A trainer whose stages run whole shows its layers where it is asked to run them phase by phase.
 void add_layers(const ProfileOptions& options, const std::string& schedule, RunCost& cost) {
-  if (!options.has_trainer() || !cost.file.layers.empty()) {
+  if (!options.host.has_trainer() || !cost.file.layers.empty()) {
     return;
   }
   fmt::print("{}: running once more, layer by layer\n", schedule);
@@ -191,30 +167,12 @@ int run_profile(const CLI::App& command, ProfileOptions& options) {
   return kExitViolation;
 }
 
-void add_host_options(CLI::App& command, ProfileOptions& options) {
-  TrainerRun& trainer = options.trainer;
-  command.add_option("--config", trainer.config, "YAML file of pretrain_gpt, the C++ trainer")
-      ->check(CLI::ExistingFile);
-  command.add_option("--command", options.command,
-                     "Command line of any other host, which takes DUALPIPE_SCHEDULE and DUALPIPE_OUTPUT from its "
-                     "environment (docs/run_files.md)");
-  command.add_option("--nproc", trainer.nproc, "With --config: processes")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  command.add_option("--iterations", options.iterations, "With --config: steps, of which the last five are measured")
-      ->check(CLI::Range(1, 1000000))
-      ->capture_default_str();
-  command.add_option("--set", trainer.overrides, "With --config: key=value, over the file; may be given again")
-      ->allow_extra_args(false);
-  command.add_option("--program", trainer.program, "With --config: pretrain_gpt, if not beside this program");
-}
-
 }  // namespace
 
 void add_profile(CLI::App& app, int& status) {
   auto options = std::make_shared<ProfileOptions>();
   CLI::App* command = app.add_subcommand("profile", "Run a few steps and write what the stages cost to a file.");
-  add_host_options(*command, *options);
+  add_host_options(*command, options->host, "With --config: steps, of which the last five are measured");
   command->add_option("--schedules", options->schedules, "Tried in this order until one runs, with commas")
       ->delimiter(',')
       ->capture_default_str();
