@@ -6,14 +6,14 @@ Exits with 0 where every bound is reached, 1 where one is missed, 2 where nothin
 """
 
 import argparse
-import json
 import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-from bounds import all_reached, bound, print_bounds  # noqa: E402
-from engine_figures import DELAY_MS, RANKS, SCHEDULES, SIZES, Samples, step_of, without_compute  # noqa: E402
-from rank_group import Failed, RankGroup  # noqa: E402
+from bounds import bound  # noqa: E402
+from engine_figures import DELAY_MS, PACE_MS, RANKS, SCHEDULES, SIZES, Samples, step_of, without_compute  # noqa: E402
+from program import leave_with, parser_of, report_and_judge  # noqa: E402
+from rank_group import RankGroup  # noqa: E402
 
 LOOPBACK_US = 25     # CPU of an action.
 DELAYED_RATIO = 1.02
@@ -100,39 +100,19 @@ def print_report(report, options):
     print()
 
 
-def numbers(text):
-    return [int(part) for part in text.split(",")]
-
-
 def parse():
-    parser = argparse.ArgumentParser(prog="bench_executor", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("bench_executor", __doc__, SIZES, PACE_MS)
     parser.add_argument("--program", required=True, help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=3, help="steps of each kind, of which the median counts")
     parser.add_argument("--steps", type=int, default=20, help="in a row, without compute")
     parser.add_argument("--schedules", type=lambda text: text.split(","), default=list(SCHEDULES))
-    parser.add_argument("--sizes", type=numbers, default=list(SIZES), help="of a message, in bytes")
-    parser.add_argument("--pace", type=numbers, default=[20, 20, 20, 60], help="F,I,W,F&B in milliseconds")
     parser.add_argument("--output", type=pathlib.Path, help="where each schedule's run files go")
     return parser.parse_args()
 
 
 def main():
-    options = parse()
-    report = measure(options)
-    report["bounds"] = judge(report, options)
-    if options.json:
-        print(json.dumps(report, indent=1))
-    else:
-        print_report(report, options)
-        print_bounds(report["bounds"])
-    return 0 if all_reached(report["bounds"]) else 1
+    return report_and_judge(parse(), measure, judge, print_report)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (Failed, OSError) as error:
-        print(f"bench_executor: {error}", file=sys.stderr)
-        sys.exit(2)
+    leave_with("bench_executor", main)

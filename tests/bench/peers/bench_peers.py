@@ -7,7 +7,6 @@ Exits with 0 where every bound is reached, 1 where one is missed, 2 where nothin
 
 import argparse
 import contextlib
-import json
 import pathlib
 import subprocess
 import sys
@@ -15,8 +14,9 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "executor")]
-from bounds import all_reached, bound, print_bounds  # noqa: E402
+from bounds import bound  # noqa: E402
 from engine_figures import MICROBATCHES, PACE_MS, RANKS, SIZES, Samples, step_of, without_compute  # noqa: E402
+from program import leave_with, parser_of, report_and_judge  # noqa: E402
 from rank_group import Failed, RankGroup  # noqa: E402
 
 # What each peer of ours is a peer of; and the ideal of both.
@@ -193,20 +193,12 @@ def print_report(report, options):
     print()
 
 
-def numbers(text):
-    return [int(part) for part in text.split(",")]
-
-
 def parse():
-    parser = argparse.ArgumentParser(prog="bench_peers", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("bench_peers", __doc__, SIZES, PACE_MS)
     for name in ("--engine", "--bare", "--builtin", "--python"):
         parser.add_argument(name, required=True, help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each, of which the median counts")
     parser.add_argument("--steps", type=int, default=20, help="of the engine in a row, without compute")
-    parser.add_argument("--sizes", type=numbers, default=list(SIZES), help="of a message, in bytes")
-    parser.add_argument("--pace", type=numbers, default=list(PACE_MS), help="F,I,W,F&B in milliseconds")
     parser.add_argument("--reference", help="a checkout of deepseek-ai/DualPipe, to be measured as well")
     options = parser.parse_args()
     options.has_reference = options.reference is not None
@@ -214,20 +206,8 @@ def parse():
 
 
 def main():
-    options = parse()
-    report = measure(options)
-    report["bounds"] = judge(report, options)
-    if options.json:
-        print(json.dumps(report, indent=1))
-    else:
-        print_report(report, options)
-        print_bounds(report["bounds"])
-    return 0 if all_reached(report["bounds"]) else 1
+    return report_and_judge(parse(), measure, judge, print_report)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except (Failed, OSError) as error:
-        print(f"bench_peers: {error}", file=sys.stderr)
-        sys.exit(2)
+    leave_with("bench_peers", main)

@@ -26,7 +26,7 @@ def stage_class(utils):
         @staticmethod
         def backward(ctx, gradient):
             sleeper, weight = ctx.sleeper, ctx.weight
-            sleeper.until(time.monotonic() + sleeper.backward_input, sleeper.backward_input)
+            sleeper.spend(sleeper.backward_input)
 
             def weight_gradient():
                 end = time.monotonic() + sleeper.backward_weight

@@ -18,6 +18,9 @@ class Sleeper:
         self.overslept_ms = []
         ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1)
 
+    def spend(self, length):
+        self.until(time.monotonic() + length, length)
+
     def until(self, end, length):
         if self.awake or self.rehearses or length == 0:
             return
@@ -33,8 +36,7 @@ class OfInput(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        length = ctx.sleeper.backward_input
-        ctx.sleeper.until(time.monotonic() + length, length)
+        ctx.sleeper.spend(ctx.sleeper.backward_input)
         return gradient.contiguous(), None  # Torch sends nothing else.
 
 
@@ -46,8 +48,7 @@ class OfWeight(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        length = ctx.sleeper.backward_weight
-        ctx.sleeper.until(time.monotonic() + length, length)
+        ctx.sleeper.spend(ctx.sleeper.backward_weight)
         return gradient, None
 
 
