@@ -6,8 +6,8 @@
 #include <string>
 
 #include "plugin/analysis/memory.h"
-#include "plugin/schedule/error.h"
 #include "plugin/schedule/registry.h"
+#include "tests/schedule/refusal.h"
 
 namespace dualpipe {
 namespace {
@@ -22,16 +22,6 @@ CostFile parse(const std::string& json) { return parse_cost_file(json, "my.json"
 // A file of one stage, with `more` behind it.
 CostFile parse_with(const std::string& more) {
   return parse(std::string("{") + kHead + R"(,"stages":[)" + kStage + "]" + more + "}");
-}
-
-template <typename Call>
-std::string refusal(Call call) {
-  try {
-    call();
-  } catch (const ScheduleError& error) {
-    return error.what();
-  }
-  return "accepted";
 }
 
 CostFile full_file() {
@@ -120,12 +110,12 @@ TEST(CostFile, RefusesWhatItDoesNotUnderstand) {
        "must have at most 8 objects and lists in each other, got more; 'dualpipe profile' writes a file that works"},
   };
   for (const auto& [json, message] : cases) {
-    EXPECT_EQ(refusal([&json = json] { parse(json); }), "[my.json] " + message) << json.substr(0, 200);
+    EXPECT_EQ(refusal_of([&json = json] { parse(json); }), "[my.json] " + message) << json.substr(0, 200);
   }
 }
 
 TEST(CostFile, RefusesAFileThatIsNotThere) {
-  EXPECT_EQ(refusal([] { read_cost_file("/nonexistent/c.json"); }),
+  EXPECT_EQ(refusal_of([] { read_cost_file("/nonexistent/c.json"); }),
             "[/nonexistent/c.json] must be a cost file that can be read, as 'dualpipe profile -o /nonexistent/c.json' "
             "writes it");
 }
@@ -158,7 +148,7 @@ TEST(FitCost, DividesEvenlyAndSaysSo) {
 }
 
 TEST(FitCost, RefusesWhatDoesNotDivide) {
-  const auto message = [](int stages) { return refusal([stages] { fit(full_file(), stages); }); };
+  const auto message = [](int stages) { return refusal_of([stages] { fit(full_file(), stages); }); };
   EXPECT_EQ(
       message(3),
       "[my.json] the number of stages must divide the file's 4 or be a multiple of it, got 3; for example 1 or 4");
@@ -198,7 +188,8 @@ TEST(Memory, CountsStateOncePerStageAndActivationsWhileTheyLive) {
   EXPECT_EQ(both.at(0).optimizer, 1500);
   const std::vector<RankMemory> even = memory("dualpipe", std::vector<StageBytes>(4, {1, 1, 1, 10}));
   EXPECT_EQ(even.at(0).activations, 5 * 10);
-  EXPECT_EQ(refusal([&memory] { memory("dualpipe", {}); }), "[memory] bytes must have one entry per stage = 4, got 0");
+  EXPECT_EQ(refusal_of([&memory] { memory("dualpipe", {}); }),
+            "[memory] bytes must have one entry per stage = 4, got 0");
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 
 #include <string>
 
-#include "plugin/schedule/error.h"
 #include "plugin/schedule/registry.h"
 #include "plugin/schedule/text.h"
+#include "tests/schedule/refusal.h"
 
 namespace dualpipe {
 namespace {
@@ -165,27 +165,17 @@ TEST(LayerCosts, AreLeftOutWhereNamesDoNotTellLayersApart) {
   EXPECT_THAT(layer_costs(run), IsEmpty());
 }
 
-template <typename Call>
-std::string refusal(Call call) {
-  try {
-    call();
-  } catch (const ScheduleError& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
 TEST(RunCost, RefusesRunsThatShowNothing) {
   EXPECT_EQ(
-      refusal([] { cost_of_run({}); }),
+      refusal_of([] { cost_of_run({}); }),
       "[run files] timeline files must have a step that all ranks of a pipeline recorded, got none; does the host "
       "write them? (docs/run_files.md)");
-  EXPECT_EQ(refusal([] {
+  EXPECT_EQ(refusal_of([] {
               cost_of_run(small_run({{"0F0", 0, 1, {}}}));
             }),
             "[phases] a phase must be called by an action of a stage below 1 and its own name, as in '0F3 "
             "0.attention', got '0F0'");
-  EXPECT_EQ(refusal([] {
+  EXPECT_EQ(refusal_of([] {
               cost_of_run(small_run({{"7F0 mlp", 0, 1, {}}}));
             }),
             "[phases] a phase must be called by an action of a stage below 1 and its own name, as in '0F3 "

@@ -5,11 +5,10 @@
 
 #include <cmath>
 #include <filesystem>
-#include <functional>
 
 #include "plugin/compare/measured_steps.h"
-#include "plugin/schedule/error.h"
 #include "plugin/schedule/text.h"
+#include "tests/schedule/refusal.h"
 #include "tests/support/temporary_folder.h"
 
 namespace dualpipe {
@@ -39,15 +38,6 @@ std::string step(int iteration, const std::string& began, const std::string& spa
 
 const std::string kSpans0 = R"([["0F0",0.1,0.2],["0F1",0.2,0.3],["0B0",0.4,0.6],["0B1",0.6,0.8]])";
 const std::string kSpans1 = R"([["1F0",0.0,0.1],["1B0",0.1,0.3],["1F1",0.3,0.4],["1B1",0.4,0.6]])";
-
-std::string refusal(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const ScheduleError& error) {
-    return error.what();
-  }
-  return "nothing was refused";
-}
 
 class RunFilesTest : public testing::Test {
  protected:
@@ -141,18 +131,19 @@ TEST_F(RunFilesTest, RefuseMetricsThatAreWrong) {
   };
   for (const Case& c : cases) {
     folder_.write("metrics.jsonl", *c.text == '\0' ? "" : first + c.text);
-    EXPECT_THAT(refusal([&] { read_run(folder_.path()); }), HasSubstr("[" + folder_.file("metrics.jsonl") + c.message))
+    EXPECT_THAT(refusal_of([&] { read_run(folder_.path()); }),
+                HasSubstr("[" + folder_.file("metrics.jsonl") + c.message))
         << c.text;
   }
   folder_.write("metrics.jsonl", first + std::string("\xff\xfe\0", 3) + "\n");
-  EXPECT_THAT(refusal([&] { read_run(folder_.path()); }), HasSubstr("metrics.jsonl:2] must be a JSON object"));
+  EXPECT_THAT(refusal_of([&] { read_run(folder_.path()); }), HasSubstr("metrics.jsonl:2] must be a JSON object"));
 }
 
 TEST_F(RunFilesTest, RefuseAFolderWithoutMetrics) {
-  EXPECT_EQ(refusal([&] { read_run(folder_.path()); }),
+  EXPECT_EQ(refusal_of([&] { read_run(folder_.path()); }),
             "[" + folder_.file("metrics.jsonl") + "] must be a file that can be read, got none");
   std::filesystem::create_directory(folder_.file("metrics.jsonl"));
-  EXPECT_THAT(refusal([&] { read_run(folder_.path()); }), HasSubstr("must be a file that can be read, got none"));
+  EXPECT_THAT(refusal_of([&] { read_run(folder_.path()); }), HasSubstr("must be a file that can be read, got none"));
 }
 
 TEST_F(RunFilesTest, RefuseStepsThatAreWrong) {
@@ -184,7 +175,7 @@ TEST_F(RunFilesTest, RefuseStepsThatAreWrong) {
   for (const Case& c : cases) {
     write_two_ranks();
     folder_.write("timeline_rank0.jsonl", header(0) + step(2, "1", kSpans0) + c.line);
-    const std::string message = refusal([&] { read_run(folder_.path()); });
+    const std::string message = refusal_of([&] { read_run(folder_.path()); });
     EXPECT_THAT(message, HasSubstr("[" + folder_.file("timeline_rank0.jsonl") + ":3] ")) << c.line;
     EXPECT_THAT(message, HasSubstr(c.message)) << c.line;
   }
@@ -196,7 +187,7 @@ TEST_F(RunFilesTest, RefuseHeadersThatAreWrong) {
     text.replace(text.find(from), from.size(), to);
     write_two_ranks();
     folder_.write("timeline_rank1.jsonl", text);
-    return refusal([&] { read_run(folder_.path()); });
+    return refusal_of([&] { read_run(folder_.path()); });
   };
   const std::string place = "[" + folder_.file("timeline_rank1.jsonl") + ":1] ";
   EXPECT_EQ(with("\"version\":1", "\"version\":2"),
@@ -221,11 +212,11 @@ TEST_F(RunFilesTest, RefuseHeadersThatAreWrong) {
 TEST_F(RunFilesTest, RefuseMissingRanks) {
   write_two_ranks();
   std::filesystem::remove(folder_.file("timeline_rank1.jsonl"));
-  EXPECT_EQ(refusal([&] { read_run(folder_.path()); }),
+  EXPECT_EQ(refusal_of([&] { read_run(folder_.path()); }),
             "[" + folder_.file("timeline_rank1.jsonl") + "] must be there beside the other ranks' files, got none");
   write_two_ranks();
   std::filesystem::remove(folder_.file("timeline_rank0.jsonl"));
-  EXPECT_THAT(refusal([&] { read_run(folder_.path()); }), HasSubstr("timeline_rank0.jsonl] must be there"));
+  EXPECT_THAT(refusal_of([&] { read_run(folder_.path()); }), HasSubstr("timeline_rank0.jsonl] must be there"));
 }
 
 TEST_F(RunFilesTest, MakeOneTimelineOnOneClock) {

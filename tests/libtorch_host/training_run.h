@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -18,6 +17,7 @@
 #include "plugin/schedule/registry.h"
 #include "plugin/schedule/text.h"
 #include "tests/support/run_processes.h"
+#include "tests/support/temporary_folder.h"
 
 namespace dualpipe {
 
@@ -27,9 +27,6 @@ inline constexpr int kMicroBatches = 16;
 class TrainingRuns : public testing::Test {
  protected:
   void SetUp() override {
-    std::string folder = (std::filesystem::temp_directory_path() / "dualpipe-training-XXXXXX").string();
-    ASSERT_NE(mkdtemp(folder.data()), nullptr);
-    folder_ = folder;
     pretrain_gpt::PrepareOptions prepare;
     prepare.inputs = {"plugin/schedule", "plugin/analysis"};
     prepare.output = (folder_ / "text").string();
@@ -37,7 +34,6 @@ class TrainingRuns : public testing::Test {
     pretrain_gpt::prepare_data(prepare);
     std::ofstream(folder_ / "gpt.yaml") << config();
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   std::string config() const {
     return fmt::format(
@@ -110,7 +106,8 @@ class TrainingRuns : public testing::Test {
     }
   }
 
-  std::filesystem::path folder_;
+  TemporaryFolder temporary_;
+  std::filesystem::path folder_ = temporary_.path();
   int runs_ = 0;
 };
 

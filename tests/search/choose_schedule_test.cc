@@ -10,6 +10,7 @@
 #include "plugin/analysis/validate.h"
 #include "plugin/schedule/error.h"
 #include "plugin/schedule/text.h"
+#include "tests/schedule/refusal.h"
 #include "tests/search/best_named.h"
 
 namespace dualpipe {
@@ -34,12 +35,7 @@ std::string print(const Schedule& schedule) {
 }
 
 std::string refusal_of(const AutoRequest& request) {
-  try {
-    choose_schedule(request);
-  } catch (const ScheduleError& error) {
-    return error.what();
-  }
-  return "";
+  return dualpipe::refusal_of([&] { choose_schedule(request); });
 }
 
 // What the choice says of itself is so, by the simulator and the validator.
