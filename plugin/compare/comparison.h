@@ -39,7 +39,7 @@ struct RankPicture {
   std::vector<PhaseRecord> phases;
   std::vector<MemorySample> memory;
 };
-using StepPicture = std::vector<RankPicture>;  // The ranks of one pipeline.
+using StepPicture = std::vector<RankPicture>;  // All ranks, pipeline by pipeline.
 
 struct ScheduleFigures {
   std::string schedule;
@@ -79,8 +79,8 @@ struct ScheduleFigures {
   std::vector<double> losses;  // Of the first round.
   std::vector<std::optional<double>> grad_norms;
 
-  StepPicture measured;  // The step whose pipeline took the median time.
-  StepPicture simulated;
+  StepPicture measured;   // The step in which a pipeline took the median time, with the pipelines beside it.
+  StepPicture simulated;  // The same ranks.
 };
 
 struct Comparison {

@@ -129,12 +129,29 @@ const MeasuredStep& typical(const std::vector<MeasuredStep>& steps) {
   return *sorted[(sorted.size() - 1) / 2];
 }
 
-RankPicture picture_of(const MeasuredStep& step, std::size_t row, const std::vector<RankTimeline>& ranks) {
+bool is_beside(const MeasuredStep& step, const MeasuredStep& next) {
+  return step.iteration == next.iteration && step.pipeline < next.pipeline;
+}
+
+// The same step in every pipeline of its run. They stand together in `steps`, by pipeline.
+std::vector<const MeasuredStep*> replicas_of(const std::vector<MeasuredStep>& steps, const MeasuredStep& step) {
+  const MeasuredStep* first = &step;
+  while (first != &steps.front() && is_beside(first[-1], *first)) --first;
+  std::vector<const MeasuredStep*> replicas{first};
+  while (replicas.back() != &steps.back() && is_beside(*replicas.back(), replicas.back()[1]))
+    replicas.push_back(replicas.back() + 1);
+  return replicas;
+}
+
+// Seconds since `zero`, a Unix time.
+RankPicture picture_of(const MeasuredStep& step, std::size_t row, const std::vector<RankTimeline>& ranks, double zero) {
   RankPicture picture;
   picture.rank = step.ranks[row];
   picture.stages = ranks[step.ranks[row]].stages;
-  picture.spans = step.timeline.ranks[row];
-  const double offset = step.offsets[row];
+  const double later = step.began - zero;
+  for (const Span& span : step.timeline.ranks[row])
+    picture.spans.push_back({span.action, span.start + later, span.end + later, span.waited});
+  const double offset = step.offsets[row] + later;
   for (const PhaseRecord& phase : step.records[row]->phases)
     picture.phases.push_back({phase.name, phase.start + offset, phase.end + offset, phase.waited});
   for (const MemorySample& sample : step.records[row]->memory)
@@ -142,16 +159,23 @@ RankPicture picture_of(const MeasuredStep& step, std::size_t row, const std::vec
   return picture;
 }
 
-StepPicture picture_of(const MeasuredStep& step, const std::vector<RankTimeline>& ranks) {
+StepPicture picture_of(const std::vector<const MeasuredStep*>& replicas, const std::vector<RankTimeline>& ranks) {
+  double zero = replicas.front()->began;
+  for (const MeasuredStep* step : replicas) zero = std::min(zero, step->began);
   StepPicture picture;
-  for (std::size_t row = 0; row < step.ranks.size(); ++row) picture.push_back(picture_of(step, row, ranks));
+  for (const MeasuredStep* step : replicas) {
+    for (std::size_t row = 0; row < step->ranks.size(); ++row) picture.push_back(picture_of(*step, row, ranks, zero));
+  }
   return picture;
 }
 
+// Every pipeline does what `timeline` says.
 StepPicture simulated_picture(const Timeline& timeline, const StepPicture& measured) {
   StepPicture picture;
-  for (std::size_t row = 0; row < measured.size(); ++row)
-    picture.push_back({measured[row].rank, measured[row].stages, timeline.ranks[row], {}, {}});
+  for (std::size_t row = 0; row < measured.size(); ++row) {
+    const std::vector<Span>& spans = timeline.ranks[row % timeline.ranks.size()];
+    picture.push_back({measured[row].rank, measured[row].stages, spans, {}, {}});
+  }
   return picture;
 }
 
@@ -175,7 +199,7 @@ void add_measured_figures(ScheduleFigures& figures, const std::vector<RunFiles>&
   add_medians(figures, steps);
   add_peaks(figures, steps);
   const MeasuredStep& step = typical(steps);
-  figures.measured = picture_of(step, ranks);
+  figures.measured = picture_of(replicas_of(steps, step), ranks);
   try {
     add_simulation(figures, steps, step);
   } catch (const ScheduleError& error) {

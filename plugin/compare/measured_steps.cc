@@ -60,6 +60,7 @@ int count_peak(const std::vector<Span>& spans) {
 MeasuredStep join(const Pipeline& pipeline, std::vector<const RecordedStep*> records, double first) {
   MeasuredStep step;
   step.iteration = records.front()->iteration;
+  step.began = first;
   for (std::size_t row = 0; row < pipeline.size(); ++row) {
     const double offset = records[row]->began - first;
     std::vector<Span>& spans = step.timeline.ranks.emplace_back(records[row]->spans);

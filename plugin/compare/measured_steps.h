@@ -16,6 +16,7 @@ namespace dualpipe {
 struct MeasuredStep {
   std::int64_t iteration = 0;
   int pipeline = 0;
+  double began = 0;                          // Unix time of that first action.
   Timeline timeline;                         // Rows by pipeline rank; peak_activations counted from the spans.
   std::vector<int> ranks;                    // Global rank per row.
   std::vector<const RecordedStep*> records;  // Per row, into `run`.

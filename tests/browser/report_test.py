@@ -2,74 +2,27 @@
 
     report_test.py WRITE_REPORTS
 
-Exits with 77, which ctest counts as skipped, where chromium, its driver or selenium is missing, and says which.
+Skipped where there is no browser (report_page.py).
 """
 
 import base64
 import json
 import re
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-import unittest
-from pathlib import Path
+
+from report_page import COLOURS, PageTest, run_tests
 
 try:
-    from selenium import webdriver
     from selenium.webdriver.common.action_chains import ActionChains
     from selenium.webdriver.common.actions.wheel_input import ScrollOrigin
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
-    from selenium.webdriver.support.ui import WebDriverWait
 except ImportError:
-    webdriver = None
+    pass  # run_tests() says so.
 
-WRITE_REPORTS = sys.argv[1]
-# plugin/analysis/picture_style.cc: light and dark.
-COLOURS = {
-    "F": [(248, 181, 102), (191, 90, 10)],
-    "B": [(124, 196, 127), (43, 116, 54)],
-    "I": [(143, 216, 196), (23, 121, 106)],
-    "W": [(211, 235, 171), (93, 122, 31)],
-}
 AXIS = 22  # Pixels above the first lane.
-
-
-def first_program(*names):
-    return next((path for path in map(shutil.which, names) if path), None)
-
-
-BROWSER = first_program("chromium", "chromium-browser", "google-chrome")
-DRIVER = first_program("chromedriver", "chromium.chromedriver")
-
-
-def missing():
-    needs = {"selenium (setup/requirements.txt)": webdriver, "chromium": BROWSER, "chromedriver": DRIVER}
-    return [name for name, found in needs.items() if not found]
-
-
-def open_browser():
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for argument in (
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--force-device-scale-factor=1",
-        "--window-size=1400,1000",
-        "--host-resolver-rules=MAP * ~NOTFOUND",
-    ):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    browser.set_page_load_timeout(60)
-    browser.execute_cdp_cmd("Network.enable", {})
-    offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-    browser.execute_cdp_cmd("Network.emulateNetworkConditions", offline)
-    return browser
 
 
 def ops_of(cell):
@@ -91,50 +44,16 @@ def at(run, figure):
     return run
 
 
-class Report(unittest.TestCase):
+class Report(PageTest):
     @classmethod
     def setUpClass(cls):
-        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        subprocess.run([WRITE_REPORTS, str(cls.folder)], check=True, timeout=240)
-        cls.browser = open_browser()
-        cls.addClassCleanup(cls.browser.quit)
+        super().setUpClass()
+        subprocess.run([sys.argv[1], str(cls.folder)], check=True, timeout=240)
 
     def open(self, name):
         """The comparison's JSON; the page is loaded and drawn."""
-        self.browser.get((self.folder / f"{name}.html").as_uri())
-        self.ready()
+        self.open_page(self.folder / f"{name}.html")
         return json.loads((self.folder / f"{name}.json").read_text())
-
-    def tearDown(self):
-        """Whatever a test did, the page logged nothing and asked for nothing but itself."""
-        self.assertEqual(self.browser.get_log("browser"), [])
-        for entry in self.browser.get_log("performance"):
-            message = json.loads(entry["message"])["message"]
-            if message["method"] == "Network.requestWillBeSent":
-                self.assertRegex(message["params"]["request"]["url"], r"^(file|data|blob|about|chrome):")
-
-    def run_js(self, text, *arguments):
-        return self.browser.execute_script(text, *arguments)
-
-    def ready(self):
-        """Two frames later everything that waits for a frame is drawn."""
-        self.browser.execute_async_script(
-            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0)))"
-        )
-
-    def find(self, selector):
-        return self.browser.find_element(By.CSS_SELECTOR, selector)
-
-    def find_all(self, selector):
-        return self.browser.find_elements(By.CSS_SELECTOR, selector)
-
-    def strip(self, schedule, kind):
-        """The canvas, scrolled to where it is drawn."""
-        canvas = self.find(f"[data-schedule='{schedule}'] canvas[data-strip={kind}]")
-        self.run_js("arguments[0].scrollIntoView({block: 'center'})", canvas)
-        WebDriverWait(self.browser, 20).until(lambda _: self.run_js("return arguments[0].dataset.phases", canvas))
-        self.ready()
-        return canvas
 
     def range_of(self, schedule):
         """The times that a card says it shows, in milliseconds."""
@@ -142,26 +61,13 @@ class Report(unittest.TestCase):
         text = self.find(f"article[data-schedule='{schedule}'] output").text
         return [float(number) for number in re.findall(r"[\d.]+", text)]
 
-    def pixels(self, canvas, points):
-        return self.run_js(
-            "const [canvas, points] = arguments;"
-            "const copy = new OffscreenCanvas(canvas.width, canvas.height);"
-            "const pen = copy.getContext('2d', {willReadFrequently: true});"
-            "pen.drawImage(canvas, 0, 0);"
-            "return points.map(([x, y]) => [...pen.getImageData(x, y, 1, 1).data.slice(0, 3)])",
-            canvas,
-            points,
-        )
-
     def check_lanes(self, run, kind, limit, bidirectional):
         """Labels, and the colour of every action that is wide enough, where the JSON says that it ran."""
         canvas = self.strip(run["schedule"], kind)
         width, height = canvas.size["width"], canvas.size["height"]
         ranks = run[kind]["ranks"]
         pitch = (height - AXIS) / len(ranks)
-        labels = self.find_all(f"[data-schedule='{run['schedule']}'] [data-block={kind}] .labels [data-rank]")
-        self.assertEqual([int(label.get_attribute("data-rank")) for label in labels], [rank["rank"] for rank in ranks])
-        self.assertTrue(all(label.is_displayed() for label in labels))
+        self.assertEqual(self.ranks_of(run["schedule"], kind), [rank["rank"] for rank in ranks])
         half = (1 + max(op[2] for rank in ranks for op, _, _ in cells_of(rank["spans"]))) / 2
         points, wanted = [], []
         for lane, rank in enumerate(ranks):
@@ -415,8 +321,7 @@ class Report(unittest.TestCase):
         data = json.dumps(comparison).replace("<", "\\u003c")
         path = self.folder / "changed.html"
         path.write_text(page[:begin] + data + page[page.index("</script>", begin) :])
-        self.browser.get(path.as_uri())
-        self.ready()
+        self.open_page(path)
 
     def test_odd_comparisons(self):
         """Whatever is missing or odd is left out; tearDown sees to it that nothing is logged."""
@@ -502,7 +407,4 @@ class Report(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if missing():
-        print(f"skipped: no {', no '.join(missing())}; `setup/setup.sh` and `setup/setup.sh browser` install them")
-        sys.exit(77)
-    unittest.main(argv=sys.argv[:1])
+    run_tests()

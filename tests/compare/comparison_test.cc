@@ -1,6 +1,7 @@
 // Figures, notes, table, JSON and trace of runs made here.
 #include "plugin/compare/comparison.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <cmath>
@@ -93,6 +94,29 @@ TEST(Comparison, HasTheFiguresOfTheRuns) {
   EXPECT_EQ(after.loss_difference, 0);
   EXPECT_THAT(comparison.mismatches, IsEmpty());
   EXPECT_FALSE(comparison.has_failures());
+}
+
+// Ranks 2 and 3 are a pipeline beside that of ranks 0 and 1, which begins a second later.
+TEST(Comparison, ShowsAllPipelinesOfAStep) {
+  RunFiles run = one_copy();
+  for (int rank : {0, 1}) {
+    run.ranks.push_back(run.ranks[rank]);
+    run.ranks.back().rank = rank + 2;
+    run.ranks.back().steps[0].began += 1;
+    run.ranks.back().steps[0].memory = {{0, 8}};
+  }
+  for (RankTimeline& rank : run.ranks) rank.world_size = 4;
+  const ScheduleFigures figures = compare_runs({{"a", std::nullopt, {run, run}}}, options("a")).runs[0];
+  std::vector<std::string> measured, simulated;
+  for (const RankPicture& rank : figures.measured)
+    measured.push_back(fmt::format("{}: {}", rank.rank, rank.spans.front().start));
+  for (const RankPicture& rank : figures.simulated)
+    simulated.push_back(fmt::format("{}: {}", rank.rank, rank.spans.front().start));
+  EXPECT_THAT(measured, ElementsAre("0: 0", "1: 1", "2: 1", "3: 2"));
+  EXPECT_THAT(simulated, ElementsAre("0: 0", "1: 1", "2: 0", "3: 1"));
+  EXPECT_EQ(figures.measured[2].memory.at(0).time, 1);
+  EXPECT_EQ(figures.pipeline_ms, 9e3);
+  EXPECT_EQ(figures.parameter_copies, 1);
 }
 
 // The executor may finish a pair in the middle of the next action; both are then open at once.

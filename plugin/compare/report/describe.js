@@ -48,6 +48,7 @@ function describeSpan(rank, span, twin, otherName, time) {
     element("p", {}, spanWords(span)),
     timesTable(span, twin, otherName),
   ];
+  if (span.waited) parts.push(element("p", {}, `Waited ${milliseconds(span.waited)} of it for messages`));
   const phases = phasesOf(rank, span);
   if (phases.length) parts.push(phaseTable(phases, span, time));
   return parts;

@@ -53,7 +53,8 @@ function countLive(spans) {
 
 function readRank(entry, scale) {
   const spans = (entry.spans ?? [])
-    .map(([cell, start, end]) => ({ cell, ops: parseCell(cell), start: start * scale, end: end * scale }))
+    .map(([cell, start, end, waited]) =>
+      ({ cell, ops: parseCell(cell), start: start * scale, end: end * scale, waited: (waited ?? 0) * scale }))
     .sort((a, b) => a.start - b.start);
   const phases = (entry.phases ?? [])
     .map(([name, start, end, waited]) => ({
