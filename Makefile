@@ -9,7 +9,7 @@ BUILD   := build/$(PRESET)
 SOURCES  = $(shell find adapters cmake examples plugin tests -name '*.h' -o -name '*.cc')
 
 .DEFAULT_GOAL := help
-.PHONY: help train ab test bench demo setup configure build asan format tidy clean
+.PHONY: help train ab test package bench stress fuzz tsan demo setup configure build asan format tidy clean
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -29,12 +29,30 @@ ab: configure  ## Compare schedules on a tiny MoE model: table and output/ab/rep
 	@$(BUILD)/bin/dualpipe ab --config $(CONFIG) --iterations 12 --rounds 3 -o output/ab --force $(ARGS)
 
 test: build  ## Build everything and run all tests
-	@$(if $(filter pure,$(PRESET)),:,setup/setup.sh browser)
+	@$(if $(filter pure tsan,$(PRESET)),:,setup/setup.sh browser)
+	@test ! -e $(BUILD)/python || $(MAKE) --no-print-directory package PRESET=$(PRESET)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
 
+package: build  ## Install the Python package into .venv, from what is built
+	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-build-isolation \
+	  . -C cmake.define.dualpipe_ROOT=$(abspath $(BUILD))
+
 bench: configure  ## All benchmarks that have bounds, one table; 1 where one is missed [REFERENCE=<checkout of DualPipe>]
-	@cmake --build $(BUILD) -j $(JOBS) --target bench_peers bench_executor bench_overlap bench_split
+	@cmake --build $(BUILD) -j $(JOBS) --target bench_peers bench_executor bench_overlap bench_split bench_binding
 	@.venv/bin/python tests/bench/run_all.py $(BUILD) $(if $(REFERENCE),--reference $(REFERENCE))
+
+stress: configure  ## Deadlocks, faults, damaged files, long runs: one table; 1 where a row is missed (over an hour)
+	@cmake --build $(BUILD) -j $(JOBS)
+	@nice .venv/bin/python tests/stress/run_all.py $(BUILD)
+
+fuzz:  ## libFuzzer over everything that is read from outside, with clang [SECONDS=60 per target]
+	@setup/setup.sh dev
+	@cmake --preset fuzz --log-level=WARNING >/dev/null
+	@cmake --build build/fuzz -j $(JOBS)
+	@tests/fuzz/run.sh build/fuzz $(or $(SECONDS),60)
+
+tsan:  ## The tests of the rooms without LibTorch under the thread sanitizer
+	@$(MAKE) test PRESET=tsan
 
 demo:  ## Both schedules in colour, bubbles and memory; needs no LibTorch
 	@setup/setup.sh demo
@@ -43,7 +61,7 @@ demo:  ## Both schedules in colour, bubbles and memory; needs no LibTorch
 	@build/pure/bin/dualpipe demo
 
 setup:  ## System packages and the Python environment alone
-	@setup/setup.sh $(filter pure,$(PRESET))
+	@setup/setup.sh $(if $(filter pure tsan,$(PRESET)),pure)
 
 configure: setup
 	@cmake --preset $(PRESET) --log-level=WARNING "-DTORCH_DIR=$(TORCH_DIR)" $(CMAKE_ARGS) >/dev/null

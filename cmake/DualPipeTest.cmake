@@ -7,6 +7,8 @@
 #       A GoogleTest program; a main() of its own wins over gmock's. All but pure ones link LibTorch.
 #   dualpipe_add_python_test(<name> LABEL <label> SCRIPT <file> [ARGS <arg>...] [TIMEOUT <seconds>])
 #       A script that exits with 0, run by the checkout's .venv, or by any python3 where that does not exist.
+#   dualpipe_add_pytest(<name> LABEL <label> PATHS <file or folder>... [TIMEOUT <seconds>])
+#       pytest over the package that `make package` installed.
 
 find_package(GTest REQUIRED)
 if(EXISTS "${PROJECT_SOURCE_DIR}/.venv/bin/python")
@@ -50,5 +52,13 @@ function(dualpipe_add_python_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL;SCRIPT;TIMEOUT" "ARGS")
   get_filename_component(script "${arg_SCRIPT}" ABSOLUTE)
   add_test(NAME ${name} COMMAND "${DUALPIPE_PYTHON}" "${script}" ${arg_ARGS} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
+  _dualpipe_set_test_properties(${name} "${arg_LABEL}" "${arg_TIMEOUT}")
+endfunction()
+
+function(dualpipe_add_pytest name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "LABEL;TIMEOUT" "PATHS")
+  list(TRANSFORM arg_PATHS PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
+  add_test(NAME ${name} COMMAND "${DUALPIPE_PYTHON}" -m pytest -q -p no:cacheprovider ${arg_PATHS}
+           WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   _dualpipe_set_test_properties(${name} "${arg_LABEL}" "${arg_TIMEOUT}")
 endfunction()

@@ -71,7 +71,20 @@ usable_python() {
 }
 
 requirements() {
-  if [ -n "${TORCH_DIR:-}" ]; then grep -v '^torch==' setup/requirements.txt; else cat setup/requirements.txt; fi
+  if [ -n "${TORCH_DIR:-}" ]; then
+    grep -v '^torch==' setup/requirements.txt
+  else
+    cat setup/requirements.txt setup/requirements_python.txt
+  fi
+}
+
+# Packages of the lines "# source: name==version": whatever Python they declare, built with what is in .venv.
+install_from_source() {
+  local package
+  for package in $(sed -n 's/^# source: //p' .venv/requirements.txt); do
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-deps --no-build-isolation \
+      --ignore-requires-python --no-binary "${package%%==*}" "$package"
+  done
 }
 
 # The stamp holds what was installed; it is written last, so an interrupted run is taken up again.
@@ -87,6 +100,7 @@ make_environment() {
   say "installing $(requirements | grep -v '^#' | xargs) into .venv"
   requirements > .venv/requirements.txt
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input -r .venv/requirements.txt
+  install_from_source
   mv .venv/requirements.txt "$stamp"
 }
 

@@ -10,6 +10,7 @@
 
 #include "adapters/libtorch_host/parallel.h"
 #include "adapters/libtorch_host/step_trace.h"
+#include "examples/pretrain_gpt/distributed.h"
 #include "examples/pretrain_gpt/layer_division.h"
 #include "plugin/analysis/validate.h"
 #include "plugin/schedule/error.h"
@@ -86,7 +87,8 @@ PipelineOptions options_of(const pretrain_gpt::Config& config) {
   options.variable_seq_lengths = config.variable_seq_lengths;
   options.defer_tail_weight_gradients = config.defer_tail_weight_gradients;
   options.mean_loss_on_every_rank = true;
-  options.timeout = std::chrono::seconds(config.timeout_s);
+  options.timeout = pretrain_gpt::transport_timeout(config);
+  options.check_finite = config.check_for_nan_in_loss_and_grad;
   return options;
 }
 
@@ -134,6 +136,9 @@ PluginSchedule::PluginSchedule(const std::string& schedule, const pretrain_gpt::
     : record_actions_(context.config.record_actions),
       record_timeline_(context.config.record_timeline > 0),
       shows_exchanges_(context.config.num_experts == 0 || runs_by_phases(context.config)),
+      numbers_(context.parallel.layout().group_of(pretrain_gpt::GroupKind::kPipeline, context.parallel.rank())),
+      log_(std::make_shared<RingLog>(context.parallel.rank(), context.parallel.world_size(), numbers_)),
+      activity_(log_),
       criterion_(gpt_criterion(context.parallel.model_parallel(context.config.sequence_parallel).tensor)) {
   const Schedule plan = registry.make(schedule, spec_of(context.config, context.world_size));
   peak_micro_batches_ = peak_by_stage(plan.rows.at(context.rank), plan.placement.stages_of(context.rank));
@@ -141,6 +146,7 @@ PluginSchedule::PluginSchedule(const std::string& schedule, const pretrain_gpt::
   main_gradients_ = pretrain_gpt::make_main_gradients(context.config, chunks());
   PipelineOptions options = options_of(context.config);
   options.registry = registry;
+  options.ring_log = log_;
   options.live_bytes = live_bytes(context);
   options.main_grads = main_gradients_;
   options.parallel = parallel_groups(context.parallel, stages_, !context.config.untie_embeddings_and_output_weights);
@@ -173,19 +179,22 @@ MicroBatches PluginSchedule::labels(const pretrain_gpt::ReadMicroBatch& read) co
 }
 
 double PluginSchedule::train_step(const pretrain_gpt::ReadMicroBatch& read) {
-  return *pipeline_->step(inputs(read), labels(read), criterion_).mean_loss;
+  const MicroBatches given = inputs(read), wanted = labels(read);
+  return for_trainer(numbers_, [&] { return *pipeline_->step(given, wanted, criterion_).mean_loss; });
 }
 
 double PluginSchedule::evaluate(const pretrain_gpt::ReadMicroBatch& read) {
-  return *pipeline_->evaluate(inputs(read), labels(read), criterion_, false).mean_loss;
+  const MicroBatches given = inputs(read), wanted = labels(read);
+  return for_trainer(numbers_, [&] { return *pipeline_->evaluate(given, wanted, criterion_, false).mean_loss; });
 }
 
-pretrain_gpt::StepOutcome PluginSchedule::optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad) {
+pretrain_gpt::StepOutcome PluginSchedule::optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad,
+                                                         bool skip) {
   const std::pair hooked_for(&optimizer, clip_grad);
   if (!hook_ || hooked_for_ != hooked_for) hook_ = std::make_unique<OptimizerHook>(*pipeline_, optimizer, clip_grad);
   hooked_for_ = hooked_for;
-  const OptimizerStep step = hook_->step();
-  return {step.grad_norm, step.skipped};
+  const OptimizerStep step = for_trainer(numbers_, [&] { return hook_->step(skip); });
+  return {step.grad_norm, step.skipped, step.first_bad ? std::optional(step.first_bad->to_string()) : std::nullopt};
 }
 
 std::vector<pretrain_gpt::GptChunk*> PluginSchedule::chunks() {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "adapters/libtorch_host/gpt_stage.h"
+#include "adapters/libtorch_host/watch.h"
 #include "examples/pretrain_gpt/forward_backward.h"
 #include "plugin/runtime/dualpipe.h"
 #include "plugin/runtime/optimizer_hook.h"
@@ -38,12 +39,13 @@ class PluginSchedule : public pretrain_gpt::ForwardBackward {
 
   double train_step(const pretrain_gpt::ReadMicroBatch& read) override;
   double evaluate(const pretrain_gpt::ReadMicroBatch& read) override;
-  pretrain_gpt::StepOutcome optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad) override;
+  pretrain_gpt::StepOutcome optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad, bool skip) override;
   std::vector<pretrain_gpt::GptChunk*> chunks() override;
   pretrain_gpt::NamedTensors main_gradients() const override { return main_gradients_; }
   std::vector<std::int64_t> peak_micro_batches() const override;
   std::optional<std::string> recorded_actions() const override;
   std::optional<pretrain_gpt::StepTrace> trace() const override;
+  const pretrain_gpt::ActivityLog* activity() const override { return &activity_; }
   std::vector<std::string> notes() const override;
 
   Pipeline& pipeline() { return *pipeline_; }
@@ -56,6 +58,9 @@ class PluginSchedule : public pretrain_gpt::ForwardBackward {
   std::function<std::int64_t()> live_bytes(const pretrain_gpt::TrainContext& context) const;
 
   bool record_actions_, record_timeline_, shows_exchanges_;
+  std::vector<int> numbers_;  // The run's, of the pipeline's ranks.
+  std::shared_ptr<RingLog> log_;
+  RingActivity activity_;
   std::vector<std::shared_ptr<GptStage>> stages_;
   std::vector<std::int64_t> peak_micro_batches_;
   pretrain_gpt::NamedTensors main_gradients_;

@@ -1,4 +1,9 @@
 // The trainer's seam for schedules from outside (examples/pretrain_gpt/extensions.h), filled with the plugin's.
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <string>
+
 #include "adapters/libtorch_host/auto_schedule.h"
 #include "adapters/libtorch_host/plugin_schedule.h"
 #include "examples/pretrain_gpt/extensions.h"
@@ -49,6 +54,16 @@ std::string summary_of(const std::string& name) {
   return "registered by the plugin";
 }
 
+// FNV-1a of a file, the same on every machine; of one that cannot be read, which validation refuses, of nothing.
+std::string fingerprint_of(const std::string& path) {
+  std::ifstream file(path);
+  std::uint64_t hash = 14695981039346656037U;
+  for (std::istreambuf_iterator<char> at(file), end; at != end; ++at) {
+    hash = (hash ^ static_cast<unsigned char>(*at)) * 1099511628211U;
+  }
+  return std::to_string(hash);
+}
+
 }  // namespace
 
 void register_extensions(ScheduleRegistry& registry) {
@@ -56,7 +71,9 @@ void register_extensions(ScheduleRegistry& registry) {
   registry.add(auto_entry());
   registry.add_resolver([](const std::string& name) -> std::optional<ScheduleEntry> {
     if (!name.ends_with(".csv")) return std::nullopt;
-    return entry_of(name, "the schedule in " + name);
+    ScheduleEntry entry = entry_of(name, "the schedule in " + name);
+    entry.fingerprint = fingerprint_of(name);
+    return entry;
   });
 }
 

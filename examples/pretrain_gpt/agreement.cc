@@ -1,6 +1,9 @@
 #include "examples/pretrain_gpt/agreement.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include <nlohmann/json.hpp>
 
@@ -11,11 +14,64 @@ namespace {
 
 std::string shown(const std::string& value) { return value.empty() ? "no value" : value; }
 
-[[noreturn]] void refuse(const std::string& key, const std::string& on_first, const std::string& on_other, int other) {
-  throw UserError("config",
-                  fmt::format("{} must be the same on every rank, got {} on rank 0 and {} on rank {}; start all "
-                              "ranks with one configuration",
-                              key, shown(on_first), shown(on_other), other));
+struct Held {
+  std::string value;
+  std::vector<int> ranks;
+};
+
+// Each value with its ranks, the value of rank 0 first.
+using Opinions = std::vector<Held>;
+
+Opinions opinions(const std::vector<std::string>& values) {
+  Opinions all;
+  for (std::size_t rank = 0; rank < values.size(); ++rank) {
+    const auto same =
+        std::find_if(all.begin(), all.end(), [&](const Held& held) { return held.value == values[rank]; });
+    Held& held = same == all.end() ? all.emplace_back(Held{values[rank], {}}) : *same;
+    held.ranks.push_back(static_cast<int>(rank));
+  }
+  return all;
+}
+
+std::string shown(const Held& held) {
+  constexpr std::size_t kMostRanks = 8;
+  const auto end = held.ranks.begin() + static_cast<std::ptrdiff_t>(std::min(held.ranks.size(), kMostRanks));
+  return fmt::format("{} on {} {}{}", shown(held.value), held.ranks.size() == 1 ? "rank" : "ranks",
+                     fmt::join(held.ranks.begin(), end, ", "), held.ranks.size() > kMostRanks ? ", ..." : "");
+}
+
+// Of more than two values the first two: what is wrong with one is seen by either.
+[[noreturn]] void refuse(const std::string& key, const Opinions& differing) {
+  throw UserError("config", fmt::format("{} must be the same on every rank, got {} and {}; start all ranks with one "
+                                        "configuration",
+                                        key, shown(differing[0]), shown(differing[1])));
+}
+
+// Of every rank; "" where a rank has no such key.
+std::vector<std::string> values_at(const std::vector<KeyValues>& by_rank, std::size_t place) {
+  std::vector<std::string> values;
+  for (const KeyValues& pairs : by_rank) {
+    values.push_back(place < pairs.size() ? pairs[place].second : "");
+  }
+  return values;
+}
+
+// Keys are the program's: another version has others.
+void check_keys(const std::vector<KeyValues>& by_rank) {
+  std::vector<std::string> keys;
+  for (const KeyValues& pairs : by_rank) {
+    std::string all;
+    for (const auto& [key, value] : pairs) {
+      all += key + '\n';
+    }
+    keys.push_back(std::move(all));
+  }
+  Opinions differing = opinions(keys);
+  if (differing.size() > 1) {
+    differing[0].value = "one version";
+    differing[1].value = "another";
+    refuse("the program", differing);
+  }
 }
 
 }  // namespace
@@ -25,16 +81,11 @@ std::string to_text(const KeyValues& pairs) { return nlohmann::json(pairs).dump(
 KeyValues from_text(const std::string& text) { return nlohmann::json::parse(text).get<KeyValues>(); }
 
 void check_agreement(const std::vector<KeyValues>& by_rank) {
-  const KeyValues& first = by_rank.front();
-  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
-    const KeyValues& other = by_rank[rank];
-    for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
-      if (i >= first.size() || i >= other.size() || first[i].first != other[i].first) {
-        refuse("the program", "one version", "another", static_cast<int>(rank));
-      }
-      if (first[i].second != other[i].second) {
-        refuse(first[i].first, first[i].second, other[i].second, static_cast<int>(rank));
-      }
+  check_keys(by_rank);
+  for (std::size_t i = 0; i < by_rank.front().size(); ++i) {
+    const Opinions values = opinions(values_at(by_rank, i));
+    if (values.size() > 1) {
+      refuse(by_rank.front()[i].first, values);
     }
   }
 }

@@ -14,8 +14,11 @@
 #include <memory>
 #include <utility>
 
+#include "examples/pretrain_gpt/action_ring.h"
 #include "examples/pretrain_gpt/collective.h"
+#include "examples/pretrain_gpt/distributed.h"
 #include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/finite_watch.h"
 #include "examples/pretrain_gpt/gradient_norm.h"
 #include "examples/pretrain_gpt/gradient_reduction.h"
 #include "examples/pretrain_gpt/layer_division.h"
@@ -34,6 +37,17 @@ constexpr int kForwardTag = 0, kBackwardTag = 1, kTiedTag = 2, kTags = 3;
 static_assert(kMostMicrobatches * kTags <= std::numeric_limits<int>::max());
 int tag(int kind, std::int64_t micro_batch) { return static_cast<int>(micro_batch * kTags + kind); }
 
+// "1SEND_F3": of what a stage computes or has computed.
+std::string cell(int stage, const char* kind, std::int64_t micro_batch) {
+  return fmt::format("{}{}{}", stage, kind, micro_batch);
+}
+
+// A rank of this rank's pipeline.
+Peer peer_of(const TrainContext& context, int rank) {
+  const auto members = context.parallel.layout().group_of(GroupKind::kPipeline, context.parallel.rank());
+  return {rank, rank < 0 || rank >= context.world_size ? rank : members.at(static_cast<std::size_t>(rank))};
+}
+
 // A micro-batch between its forward and its backward.
 struct InFlight {
   at::Tensor input;            // The leaf whose gradient goes to the rank before; undefined on the first rank.
@@ -43,7 +57,8 @@ struct InFlight {
 // Receives of one direction, posted in order.
 class ReceiveQueue {
  public:
-  ReceiveQueue(const TrainContext& context, int from, int kind) : context_(context), from_(from), kind_(kind) {}
+  ReceiveQueue(const TrainContext& context, int from, int kind, ActionRing& ring)
+      : context_(context), from_(peer_of(context, from)), kind_(kind), ring_(ring) {}
 
   void begin(std::int64_t count) {
     posted_count_ = 0;
@@ -64,14 +79,18 @@ class ReceiveQueue {
   void post() {
     if (posted_count_ < count_) {
       const Config& config = context_.config;
-      posted_.push_back(post_receive(*context_.group, from_, tag(kind_, posted_count_++),
+      const std::int64_t k = posted_count_++;
+      posted_.push_back(post_receive(*context_.group, from_, tag(kind_, k),
                                      boundary_sizes(config, context_.parallel.model_parallel(config.sequence_parallel)),
-                                     params_dtype(config)));
+                                     params_dtype(config), ring_,
+                                     cell(context_.rank, kind_ == kForwardTag ? "RECV_F" : "RECV_B", k)));
     }
   }
 
   const TrainContext& context_;
-  int from_, kind_;
+  Peer from_;
+  int kind_;
+  ActionRing& ring_;
   std::int64_t count_ = 0, posted_count_ = 0;
   std::deque<PostedMessage> posted_;
 };
@@ -86,10 +105,12 @@ class Builtin1F1B final : public ForwardBackward {
         parameters_(rank_parameters({&chunk_}, main_gradients_)),
         reduction_(context.parallel, parameters_),
         norm_(context.parallel, *context.store, parameters_),
-        inputs_(context_, context.rank - 1, kForwardTag),
-        output_gradients_(context_, context.rank + 1, kBackwardTag),
-        outputs_sent_(context.group, context.rank + 1),
-        gradients_sent_(context.group, context.rank - 1),
+        ring_(context.parallel.rank(), context.parallel.world_size()),
+        finite_(context.rank, context.parallel.rank()),
+        inputs_(context_, context.rank - 1, kForwardTag, ring_),
+        output_gradients_(context_, context.rank + 1, kBackwardTag, ring_),
+        outputs_sent_(context.group, peer_of(context, context.rank + 1), ring_),
+        gradients_sent_(context.group, peer_of(context, context.rank - 1), ring_),
         recorder_(live_bytes()) {
     for (const RankParameter& parameter : parameters_) {
       if (parameter.main_gradient.defined()) {
@@ -116,7 +137,7 @@ class Builtin1F1B final : public ForwardBackward {
     }
     outputs_sent_.complete_all();
     gradients_sent_.complete_all();
-    reduction_.finish();
+    sum_gradients();
     add_tied_gradients();
     return mean_loss();
   }
@@ -132,15 +153,18 @@ class Builtin1F1B final : public ForwardBackward {
     return mean_loss();
   }
 
-  StepOutcome optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad) override {
+  StepOutcome optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad, bool skip) override {
+    const CollectiveScope scope(ring_, "the optimizer step");
     const double norm = norm_.compute();
-    const bool finite = std::isfinite(norm);
-    if (finite) {
-      norm_.clip(norm, clip_grad);
-      optimizer.step();
+    if (skip || !std::isfinite(norm)) {
+      return {norm, true, find_first_bad()};
     }
-    return {norm, !finite};
+    norm_.clip(norm, clip_grad);
+    optimizer.step();
+    return {norm, false, {}};
   }
+
+  const ActivityLog* activity() const override { return &ring_; }
 
   std::vector<GptChunk*> chunks() override { return {&chunk_}; }
 
@@ -176,6 +200,8 @@ class Builtin1F1B final : public ForwardBackward {
 
   void begin_step(const ReadMicroBatch& read, bool with_backward) {
     loss_sum_ = 0;
+    finite_.begin_step();
+    is_training_ = with_backward;
     loss_weight_ = is_last() ? total_weight(read) : 0;
     if (with_backward && exchanges_tied_gradients()) {
       tied_gradient_before_ = take_gradient(tied_parameter());
@@ -189,11 +215,12 @@ class Builtin1F1B final : public ForwardBackward {
   }
 
   // Over all data-parallel ranks.
-  double total_weight(const ReadMicroBatch& read) const {
+  double total_weight(const ReadMicroBatch& read) {
     double weight = 0;
     for (std::int64_t k = 0; k < num_microbatches(); ++k) {
       weight += token_loss_weight(read.targets(static_cast<int>(k)).loss_mask);
     }
+    const CollectiveScope scope(ring_, "the sum of loss weights");
     return sum_over(context_.parallel.of(GroupKind::kData), at::full({1}, weight, at::kDouble)).item<double>();
   }
 
@@ -207,6 +234,7 @@ class Builtin1F1B final : public ForwardBackward {
       gradients_sent_.complete_until(k - (context_.world_size - context_.rank));
     }
     const double start = begin_action('F', k);
+    look(k, Crossing::kInput, input);
     recorder_.begin_activation();
     const at::Tensor root = run_chunk(read, k, input);
     in_flight_.push_back({std::move(input), torch::autograd::impl::gradient_edge(root)});
@@ -220,12 +248,14 @@ class Builtin1F1B final : public ForwardBackward {
     at::Tensor output;
     compute('F', [&] { output = chunk_.forward(given, global_micro_batch(k)); });
     if (!is_last()) {
-      outputs_sent_.send(output, tag(kForwardTag, k));
+      look(k, Crossing::kOutput, output);
+      outputs_sent_.send(output, tag(kForwardTag, k), cell(context_.rank, "SEND_F", k));
       return output;
     }
     const Targets targets = read.targets(index);
     const at::Tensor loss =
         token_loss_sum(output, targets.labels, targets.loss_mask, {context_.parallel.of(GroupKind::kTensor)});
+    look(k, Crossing::kLoss, loss);
     loss_sum_ += loss.item<double>();
     return loss;
   }
@@ -243,12 +273,14 @@ class Builtin1F1B final : public ForwardBackward {
     in_flight_.pop_front();
     at::Tensor gradient = root_gradient(k);
     const double start = begin_action('B', k);
+    look(k, Crossing::kOutputGradient, gradient);
     compute('B', [&] {
       torch::autograd::Engine::get_default_engine().execute({step.root}, {std::move(gradient)}, /*keep_graph=*/false,
                                                             /*create_graph=*/false, /*accumulate_grad=*/true);
     });
     if (!is_first()) {
-      gradients_sent_.send(step.input.grad(), tag(kBackwardTag, k));
+      look(k, Crossing::kInputGradient, step.input.grad());
+      gradients_sent_.send(step.input.grad(), tag(kBackwardTag, k), cell(context_.rank, "SEND_B", k));
     }
     step = {};
     recorder_.end_activation();
@@ -284,16 +316,19 @@ class Builtin1F1B final : public ForwardBackward {
     }
     const int other = is_first() ? context_.world_size - 1 : 0;
     const at::Tensor gradient = tied_parameter().gradient();
-    PostedMessage theirs = post_receive(*context_.group, other, kTiedTag, gradient.sizes(), gradient.scalar_type());
-    SendQueue mine(context_.group, other);
-    mine.send(gradient.clone(), kTiedTag);
+    const Peer peer = peer_of(context_, other);
+    const std::string name = "the gradient of the tied weight";
+    PostedMessage theirs =
+        post_receive(*context_.group, peer, kTiedTag, gradient.sizes(), gradient.scalar_type(), ring_, name);
+    SendQueue mine(context_.group, peer, ring_);
+    mine.send(gradient.clone(), kTiedTag, name);
     gradient.add_(theirs.wait());
     mine.complete_all();
     add_gradient(tied_parameter(), std::exchange(tied_gradient_before_, at::Tensor()));
   }
 
   // Tensor ranks have the same loss, and last ranks the same weight: one of them counts.
-  double mean_loss() const {
+  double mean_loss() {
     const RankLayout& layout = context_.parallel.layout();
     const int rank = context_.parallel.rank();
     const bool counts = is_last() && layout.tensor_rank(rank) == 0;
@@ -301,21 +336,61 @@ class Builtin1F1B final : public ForwardBackward {
     double* const sums = sum.mutable_data_ptr<double>();
     sums[0] = counts ? loss_sum_ : 0;
     sums[1] = counts && layout.data_rank(rank) == 0 ? loss_weight_ : 0;
+    const CollectiveScope scope(ring_, "the mean loss");
     sum_over(context_.parallel.world(), sum);
     return sums[0] / std::max(sums[1], 1.0);
+  }
+
+  void sum_gradients() {
+    const CollectiveScope scope(ring_, "the sum of gradients");
+    reduction_.finish();
+  }
+
+  void look(std::int64_t k, Crossing crossing, const at::Tensor& tensor) {
+    if (is_training_ && context_.config.check_for_nan_in_loss_and_grad) {
+      finite_.look(k, crossing, tensor);
+    }
+  }
+
+  // On this rank: what crossed its stage, else a gradient.
+  std::optional<Sighting> first_bad() const {
+    std::optional<Sighting> first = finite_.first();
+    for (const RankParameter& parameter : parameters_) {
+      if (!first && !is_finite(parameter.gradient())) {
+        first = Sighting{{}, Crossing::kGradients, context_.rank, context_.parallel.rank(), parameter.name};
+      }
+    }
+    return first;
+  }
+
+  // Of all ranks. Collective.
+  std::optional<std::string> find_first_bad() {
+    const ProcessGroups& parallel = context_.parallel;
+    std::optional<Sighting> first;
+    for (const std::string& text : gather_texts(*context_.store, fmt::format("first_bad/{}", searches_++),
+                                                parallel.rank(), parallel.world_size(), to_text(first_bad()))) {
+      const std::optional<Sighting> sighting = sighting_from_text(text);
+      if (sighting && (!first || sighting->is_before(*first))) {
+        first = sighting;
+      }
+    }
+    return first ? std::optional(first->describe()) : std::nullopt;
   }
 
   bool is_recording() const { return context_.config.record_actions || context_.config.record_timeline > 0; }
 
   // Now that what it needs is there.
   double begin_action(char kind, std::int64_t k) {
+    std::string name = fmt::format("{}{}{}", context_.rank, kind, k);
     if (is_recording()) {
-      action_ = fmt::format("{}{}{}", context_.rank, kind, k);
+      action_ = name;
     }
+    noted_ = ring_.begin(ActionKind::kCompute, std::move(name));
     return recorder_.seconds();
   }
 
   void end_action(double start) {
+    ring_.done(noted_);
     if (is_recording()) {
       recorder_.add_action(std::exchange(action_, {}), start);
     }
@@ -342,6 +417,11 @@ class Builtin1F1B final : public ForwardBackward {
   std::vector<RankParameter> parameters_;
   GradientReduction reduction_;
   GradientNorm norm_;
+  ActionRing ring_;
+  ActionRing::Id noted_ = 0;  // The compute action under way.
+  FiniteWatch finite_;
+  bool is_training_ = false;
+  std::int64_t searches_ = 0;  // For what is not finite.
   ReceiveQueue inputs_, output_gradients_;
   SendQueue outputs_sent_, gradients_sent_;
   std::deque<InFlight> in_flight_;

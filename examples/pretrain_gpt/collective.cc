@@ -1,16 +1,32 @@
 #include "examples/pretrain_gpt/collective.h"
 
-#include <stdexcept>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "examples/pretrain_gpt/exit_code.h"
+
 namespace pretrain_gpt {
 
-void wait_for(c10d::Work& work, const char* what) {
-  if (!work.wait()) {
-    throw std::runtime_error(std::string(what) + " was aborted");
+void wait_for(c10d::Work& work, const char* what, std::optional<int> peer) {
+  bool arrived = false;
+  try {
+    arrived = work.wait();
+  } catch (const std::exception& error) {
+    throw PeerLost(fmt::format("{} failed: {}", what, text_of(error)), peer);
   }
+  if (!arrived) {
+    throw PeerLost(std::string(what) + " was aborted", peer);
+  }
+}
+
+std::string text_of(const std::exception& error) {
+  const auto* from_c10 = dynamic_cast<const c10::Error*>(&error);
+  return from_c10 != nullptr ? from_c10->what_without_backtrace() : error.what();
 }
 
 at::Tensor PendingSum::wait() {

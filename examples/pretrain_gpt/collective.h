@@ -5,11 +5,18 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <exception>
+#include <optional>
+#include <string>
+
 namespace pretrain_gpt {
 
-// Throws what the work failed with, or "<what> was aborted": an aborted work counts as done, and says so by returning
-// false alone.
-void wait_for(c10d::Work& work, const char* what);
+// Throws PeerLost with what the work failed with, or "<what> was aborted": an aborted work counts as done, and says so
+// by returning false alone. `peer`: the rank of the run that it is a message from or to.
+void wait_for(c10d::Work& work, const char* what, std::optional<int> peer = {});
+
+// Without the stack trace that errors of c10 carry.
+std::string text_of(const std::exception& error);
 
 // Keeps its tensor alive until wait() returns it.
 struct PendingSum {

@@ -108,6 +108,10 @@ struct Config {
   double adam_eps = 1e-8;
   double clip_grad = 1.0;    // Largest norm of all gradients together; 0: no clipping.
   std::int64_t seed = 1234;  // Of weights and sample order; 0 is a seed.
+  // A step whose loss or gradients are not finite is skipped on every rank. Steps in a row that may be; with one more
+  // the run ends. 0: it ends at the first.
+  std::int64_t max_skipped_steps = 10;
+  bool check_for_nan_in_loss_and_grad = true;  // Look at what enters and leaves stages, to say where it began.
 
   // Data.
   std::string data_path;           // Prefix of an indexed data set: <data_path>.bin and <data_path>.idx.
@@ -116,10 +120,23 @@ struct Config {
   std::int64_t eval_interval = 0;  // Steps between evaluations; 0: none.
   std::int64_t eval_iters = 1;     // Global batches of an evaluation.
 
+  // Checkpoints (examples/pretrain_gpt/checkpoint/checkpoints.h).
+  std::string save;                // Folder, shared by all ranks, that gets iter_<iteration> folders; empty: none.
+  std::int64_t save_interval = 0;  // Steps between saves; the last step is saved anyway. 0: that alone.
+  bool async_save = false;         // Copy, train on, and write meanwhile: takes a copy in memory.
+  std::int64_t checkpoints_to_keep = 2;     // Newest ones in `save`, at least 2; older ones are removed.
+  std::string load;                         // Folder to go on from, by its newest complete checkpoint; empty: none.
+  std::optional<std::int64_t> ckpt_step;    // Of this iteration instead of the newest.
+  bool finetune = false;                    // Take the weights alone: step, optimizer and data begin anew.
+  bool exit_on_missing_checkpoint = false;  // Refuse a `load` without checkpoints; false: begin anew.
+
   // Output and limits.
   std::string output_dir = "output";  // Gets metrics.jsonl; made if it is not there.
   std::int64_t log_interval = 10;     // Steps between log lines; metrics.jsonl has every step.
   std::int64_t timeout_s = 300;       // Longest wait for another rank, at least 1.
+  // Longest time in which a rank that trains gets no further; then the run ends, and the rank that held the others up
+  // is named. Default: timeout_s.
+  std::optional<std::int64_t> step_timeout;
 
   // No key: what resolve() makes of the world.
   std::int64_t data_parallel_size = 1;
@@ -132,6 +149,8 @@ struct Config {
   bool is_moe_layer(std::int64_t layer) const { return num_experts > 0 && layer % moe_layer_freq == 0; }
   std::int64_t expert_tensor_size() const;  // expert_tensor_parallel_size or its default.
   bool accumulates_in_float32() const;      // accumulate_allreduce_grads_in_fp32 or its default.
+
+  std::int64_t step_patience() const { return step_timeout.value_or(timeout_s); }  // In seconds.
 
   // pipeline_model_parallel_size; throws std::bad_optional_access before resolve().
   std::int64_t pipeline_size() const;

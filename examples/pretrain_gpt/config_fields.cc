@@ -245,6 +245,21 @@ std::vector<ConfigField> training_fields() {
       field("adam_eps", &Config::adam_eps, number_above_0(1e-8)),
       field("clip_grad", &Config::clip_grad, number_of_at_least_0(1.0)),
       field("seed", &Config::seed, at_least(0, 1234)),
+      field("max_skipped_steps", &Config::max_skipped_steps, at_least(0, 10)),
+      field("check_for_nan_in_loss_and_grad", &Config::check_for_nan_in_loss_and_grad, true_or_false()),
+  };
+}
+
+std::vector<ConfigField> checkpoint_fields() {
+  return {
+      field("save", &Config::save, text("output/checkpoints")),
+      field("save_interval", &Config::save_interval, at_least(0, 100)),
+      field("async_save", &Config::async_save, true_or_false()),
+      field("checkpoints_to_keep", &Config::checkpoints_to_keep, at_least(2, 2)),
+      field("load", &Config::load, text("output/checkpoints")),
+      field("ckpt_step", &Config::ckpt_step, at_least(1, 100)),
+      field("finetune", &Config::finetune, true_or_false()),
+      field("exit_on_missing_checkpoint", &Config::exit_on_missing_checkpoint, true_or_false()),
   };
 }
 
@@ -258,13 +273,14 @@ std::vector<ConfigField> data_and_output_fields() {
       field("output_dir", &Config::output_dir, text("output")),
       field("log_interval", &Config::log_interval, at_least(1, 10)),
       field("timeout_s", &Config::timeout_s, at_least(1, 300, kMostSeconds)),
+      field("step_timeout", &Config::step_timeout, at_least(1, 300, kMostSeconds)),
   };
 }
 
 std::vector<ConfigField> all_fields() {
   std::vector<ConfigField> fields = model_fields();
   for (const auto& group : {mixture_fields(), parallel_fields(), batch_fields(), pipeline_fields(), training_fields(),
-                            data_and_output_fields()}) {
+                            checkpoint_fields(), data_and_output_fields()}) {
     fields.insert(fields.end(), group.begin(), group.end());
   }
   return fields;

@@ -8,6 +8,7 @@
 #include "examples/pretrain_gpt/config_fields.h"
 #include "examples/pretrain_gpt/data/split.h"
 #include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/strict_yaml.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -18,6 +19,7 @@ std::string origin(const std::string& name, const YAML::Mark& mark) {
 
 std::vector<YAML::Node> load_documents(const std::string& yaml, const std::string& name) {
   try {
+    check_plain_yaml(yaml, [&](int line) { return fmt::format("{}:{}", name, line); });
     return YAML::LoadAll(yaml);
   } catch (const YAML::ParserException& error) {
     throw UserError(origin(name, error.mark), fmt::format("must be YAML, one `key: value` a line; {}", error.msg));
@@ -144,6 +146,17 @@ struct Rules {
             fmt::format("{}", static_cast<double>(config.timeout_s) / 10), "timeout_s");
   }
 
+  void check_checkpoints() const {
+    const bool saves = !config.save.empty(), loads = !config.load.empty();
+    const std::string save = "save: output/checkpoints", load = "load: output/checkpoints";
+    require(saves || config.save_interval == 0, "save_interval", "0 without a save folder", save);
+    require(saves || !config.async_save, "async_save", "false without a save folder", save);
+    require(loads || !config.ckpt_step, "ckpt_step", "left out without a load folder", load);
+    require(loads || !config.finetune, "finetune", "false without a load folder", load);
+    require(loads || !config.exit_on_missing_checkpoint, "exit_on_missing_checkpoint", "false without a load folder",
+            load);
+  }
+
   void check_learning_rate() const {
     require(config.min_lr <= config.lr, "min_lr", "at most lr", fmt::format("{}", config.lr / 10), "lr");
     const std::int64_t decay = config.lr_decay_iters.value_or(config.train_iters);
@@ -197,6 +210,7 @@ Config ConfigReader::finish() const {
   rules.check_batch();
   rules.check_balance();
   rules.check_search();
+  rules.check_checkpoints();
   rules.check_learning_rate();
   parse_split(config_.split, origin_of("split"));
   return config_;

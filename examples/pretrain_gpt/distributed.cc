@@ -7,8 +7,12 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <algorithm>
+#include <future>
+#include <thread>
+#include <utility>
 
-#include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/exit_code.h"
+#include "examples/pretrain_gpt/lifeline.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -26,44 +30,109 @@ std::shared_ptr<gloo::transport::Device> gloo_device(const Environment& environm
   return ProcessGroupGloo::createDefaultDevice();
 }
 
+constexpr std::chrono::milliseconds kStorePatience{4000};
+
+[[noreturn]] void refuse_port(const Environment& environment, const std::string& rule, const std::string& given) {
+  throw RunError(ExitCode::kStart, fmt::format("[MASTER_PORT] {}, got {}:{}: {}; for example MASTER_PORT={}", rule,
+                                               environment.master_address, environment.master_port, given,
+                                               environment.master_port % 60000 + 1025));
+}
+
+class StoreBoard : public Board {
+ public:
+  explicit StoreBoard(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+
+  void set(const std::string& key, const std::string& value) override { store_->set(key, value); }
+  std::string set_first(const std::string& key, const std::string& value) override {
+    return store_->compareSet(key, "", value);
+  }
+  std::optional<std::string> get(const std::string& key) override {
+    return store_->check({key}) ? std::optional(store_->get_to_str(key)) : std::nullopt;
+  }
+  std::int64_t add(const std::string& key, std::int64_t value) override { return store_->add(key, value); }
+
+ private:
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+using StorePtr = c10::intrusive_ptr<c10d::Store>;
+
+StorePtr open_store(const Environment& environment, bool as_host, std::chrono::milliseconds timeout) {
+  c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(environment.master_port);
+  options.isServer = as_host;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  try {
+    return c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
+  } catch (const std::exception& error) {
+    refuse_port(environment, as_host ? "must be a free port" : "and MASTER_ADDR must lead to rank 0",
+                first_line(error.what()));
+  }
+}
+
+// A client waits for the answer of what it is connected to for ever: on a thread, and left behind where that is no
+// store.
+StorePtr open_and_watch(const Environment& environment, std::chrono::milliseconds timeout) {
+  const auto opened = std::make_shared<std::promise<StorePtr>>();
+  auto store = opened->get_future();
+  std::thread([environment, opened, timeout] {
+    try {
+      opened->set_value(open_store(environment, /*as_host=*/false, timeout));
+    } catch (...) {
+      opened->set_exception(std::current_exception());
+    }
+  }).detach();
+  std::optional<std::chrono::steady_clock::time_point> answered;
+  while (store.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
+    const auto now = std::chrono::steady_clock::now();
+    if (!answered && accepts_connections(environment.master_address, environment.master_port)) {
+      answered = now;
+    }
+    if (answered && now - *answered > kStorePatience + environment.world_size * std::chrono::milliseconds(5)) {
+      refuse_port(environment, "must be the port of rank 0's store", "what listens there is no such store");
+    }
+  }
+  return store.get();
+}
+
+// Keys of another attempt or run are not ours.
+StorePtr prefixed(StorePtr store, const Environment& environment, std::chrono::milliseconds timeout) {
+  store->setTimeout(timeout);
+  const std::string run = environment.run_id.empty() ? "" : "/" + environment.run_id;
+  return c10::make_intrusive<c10d::PrefixStore>(fmt::format("pretrain_gpt{}/{}", run, environment.attempt),
+                                                std::move(store));
+}
+
+StorePtr connect_to(const Environment& environment, std::chrono::milliseconds timeout) {
+  return prefixed(open_store(environment, /*as_host=*/false, timeout), environment, timeout);
+}
+
 }  // namespace
 
 Rendezvous::Rendezvous(const Environment& environment, std::chrono::milliseconds timeout)
     : environment_(environment),
       timeout_(timeout),
       is_host_(environment.rank == 0 && environment.world_size > 1 && !environment.launcher_hosts_store) {
-  c10::intrusive_ptr<c10d::Store> alone;
+  StorePtr store;
   if (environment.world_size == 1) {
-    alone = c10::make_intrusive<c10d::HashStore>();
+    store = c10::make_intrusive<c10d::HashStore>();
+  } else {
+    store = is_host_ ? open_store(environment, /*as_host=*/true, timeout) : open_and_watch(environment, timeout);
   }
-  store_ = prefixed(alone ? alone : open(is_host_, timeout), timeout);
+  store_ = prefixed(std::move(store), environment, timeout);
 }
 
 c10::intrusive_ptr<c10d::Store> Rendezvous::connect(std::optional<std::chrono::milliseconds> timeout) const {
-  const std::chrono::milliseconds bound = timeout.value_or(timeout_);
-  return environment_.world_size == 1 ? store_ : prefixed(open(/*as_host=*/false, bound), bound);
+  return environment_.world_size == 1 ? store_ : connect_to(environment_, timeout.value_or(timeout_));
 }
 
-c10::intrusive_ptr<c10d::Store> Rendezvous::open(bool as_host, std::chrono::milliseconds timeout) const {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<std::uint16_t>(environment_.master_port);
-  options.isServer = as_host;
-  options.waitWorkers = false;
-  options.timeout = timeout;
-  try {
-    return c10::make_intrusive<c10d::TCPStore>(environment_.master_address, options);
-  } catch (const std::exception& error) {
-    const std::string rule = as_host ? "must be a free port" : "and MASTER_ADDR must lead to rank 0";
-    throw UserError("MASTER_PORT", fmt::format("{}, got {}:{}: {}; for example MASTER_PORT={}", rule,
-                                               environment_.master_address, environment_.master_port,
-                                               first_line(error.what()), environment_.master_port % 60000 + 1025));
-  }
-}
+OpenBoard Rendezvous::boards() const { return boards_at(environment_); }
 
-c10::intrusive_ptr<c10d::Store> Rendezvous::prefixed(c10::intrusive_ptr<c10d::Store> store,
-                                                     std::chrono::milliseconds timeout) const {
-  store->setTimeout(timeout);
-  return c10::make_intrusive<c10d::PrefixStore>(fmt::format("pretrain_gpt/{}", environment_.attempt), std::move(store));
+OpenBoard boards_at(const Environment& environment) {
+  return [environment](std::chrono::milliseconds timeout) {
+    return std::make_unique<StoreBoard>(connect_to(environment, timeout));
+  };
 }
 
 GroupMaker::GroupMaker(c10::intrusive_ptr<c10d::Store> store, const Environment& environment,
@@ -86,6 +155,11 @@ c10::intrusive_ptr<c10d::ProcessGroup> GroupMaker::make(const std::string& name,
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
   group->setGroupName(fmt::format("{}/{}", name, members.front()));
   return group;
+}
+
+std::chrono::milliseconds transport_timeout(const Config& config) {
+  constexpr std::chrono::seconds kBehindTheWatch{10};
+  return std::chrono::seconds(std::max(config.timeout_s, config.step_patience())) + kBehindTheWatch;
 }
 
 std::vector<std::string> gather_texts(c10d::Store& store, const std::string& key, int rank, int world_size,

@@ -15,6 +15,8 @@
 #include <string>
 #include <vector>
 
+#include "examples/pretrain_gpt/board.h"
+#include "examples/pretrain_gpt/config.h"
 #include "examples/pretrain_gpt/environment.h"
 
 namespace gloo::transport {
@@ -25,8 +27,8 @@ namespace pretrain_gpt {
 
 class Rendezvous {
  public:
-  // Hosts the store where this rank has to, and connects to it, within `timeout`. Throws UserError where the port is
-  // taken or nobody answers.
+  // Hosts the store where this rank has to, and connects to it, within `timeout`. Throws RunError(kStart) where the
+  // port is taken, nobody answers, or within four seconds something else answers than a store.
   Rendezvous(const Environment& environment, std::chrono::milliseconds timeout);
 
   // This thread's client. Its waits last as long as the timeout of the constructor.
@@ -35,19 +37,21 @@ class Rendezvous {
   // Another client, for another thread: a client's calls exclude each other, waits included.
   c10::intrusive_ptr<c10d::Store> connect(std::optional<std::chrono::milliseconds> timeout = {}) const;
 
+  // The same, for those that watch. May outlive this.
+  OpenBoard boards() const;
+
   // The other ranks need this process as long as they use the store.
   bool is_host() const { return is_host_; }
 
  private:
-  c10::intrusive_ptr<c10d::Store> open(bool as_host, std::chrono::milliseconds timeout) const;
-  c10::intrusive_ptr<c10d::Store> prefixed(c10::intrusive_ptr<c10d::Store> store,
-                                           std::chrono::milliseconds timeout) const;
-
   Environment environment_;
   std::chrono::milliseconds timeout_;
   bool is_host_;
   c10::intrusive_ptr<c10d::Store> store_;
 };
+
+// Clients of a store that another rank or a launcher hosts.
+OpenBoard boards_at(const Environment& environment);
 
 // Makes Gloo groups of some of the run's ranks. On one machine messages stay on the loopback interface; else they take
 // the interface that GLOO_SOCKET_IFNAME names, or that of the host's name.
@@ -64,6 +68,9 @@ class GroupMaker {
   std::chrono::milliseconds timeout_;
   std::shared_ptr<gloo::transport::Device> device_;
 };
+
+// Of a wait for a message or a collective: behind the watch, which says whom the others wait for.
+std::chrono::milliseconds transport_timeout(const Config& config);
 
 // The texts of all ranks, by rank. Collective; `key` is used once per run.
 std::vector<std::string> gather_texts(c10d::Store& store, const std::string& key, int rank, int world_size,

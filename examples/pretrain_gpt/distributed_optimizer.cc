@@ -186,6 +186,22 @@ void DistributedOptimizer::load(torch::serialize::InputArchive& archive) {
   }
 }
 
+std::vector<ParameterState> DistributedOptimizer::parameter_states() {
+  std::vector<ParameterState> states;
+  for (Slice& slice : slices_) {
+    torch::optim::AdamWParamState& adamw = adamw_state(*slice.adamw, slice.master);
+    const auto part = [](const at::Tensor& row, std::int64_t at, std::int64_t count) {
+      return row.narrow(0, at, count);
+    };
+    visit_pieces(slice.part.parameters, slice.begin, slice.size,
+                 [&](std::size_t index, std::int64_t from, std::int64_t at, std::int64_t count) {
+                   states.push_back({slice.part.parameters[index], from, count, part(slice.master, at, count),
+                                     part(adamw.exp_avg(), at, count), part(adamw.exp_avg_sq(), at, count), &adamw});
+                 });
+  }
+  return states;
+}
+
 std::int64_t DistributedOptimizer::state_bytes() const {
   std::int64_t bytes = 0;
   for (const Slice& slice : slices_) {

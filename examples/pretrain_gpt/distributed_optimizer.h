@@ -18,6 +18,8 @@
 #include <memory>
 #include <vector>
 
+#include "examples/pretrain_gpt/optimizer_state.h"
+
 namespace pretrain_gpt {
 
 class DistributedOptimizer : public torch::optim::Optimizer {
@@ -40,6 +42,9 @@ class DistributedOptimizer : public torch::optim::Optimizer {
 
   void save(torch::serialize::OutputArchive& archive) const override;  // This rank's slices.
   void load(torch::serialize::InputArchive& archive) override;
+
+  // Of this rank's slices, in the order of parts and parameters (examples/pretrain_gpt/optimizer_state.h).
+  std::vector<ParameterState> parameter_states();
 
   std::int64_t state_bytes() const;  // Of this rank: master weights and moments.
 

@@ -99,6 +99,8 @@ void read_master_address(const Reader& reader, const std::optional<std::string>&
 }
 
 void read_store(const Reader& reader, Environment& environment) {
+  const auto job = reader.text("SLURM_JOB_ID");
+  environment.run_id = reader.text("TORCHELASTIC_RUN_ID").value_or(job.value_or(""));
   environment.master_port = reader.integer("MASTER_PORT", 1, 65535).value_or(environment.master_port);
   environment.launcher_hosts_store = reader.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   environment.attempt = reader.integer("TORCHELASTIC_RESTART_COUNT", 0, Reader::kNoLimit).value_or(0);
@@ -110,6 +112,42 @@ bool is_launched_by_hydra(const Reader& reader) {
   return is_launched_by(reader, kHydra) && (reader.text(kHydra.local_world_size) || !is_launched_by(reader, kSlurm));
 }
 
+[[noreturn]] void refuse_beside_slurm(const std::string& name, int value, const std::string& slurm_name,
+                                      int slurm_value) {
+  throw UserError(name, fmt::format("must not contradict {} = {} of a Slurm step, got {}; unset RANK and WORLD_SIZE to "
+                                    "start a rank per task, or start one task per node that runs torchrun",
+                                    slurm_name, slurm_value, value));
+}
+
+// RANK and WORLD_SIZE beside the variables of srun, which sets SLURM_STEP_ID; a batch script has a task 0 alone.
+void check_slurm(const Reader& reader, const Environment& environment) {
+  const auto task = reader.integer(kSlurm.rank, 0, Reader::kNoLimit);
+  const auto tasks = reader.integer(kSlurm.world_size, 1, Reader::kNoLimit);
+  const bool in_step = reader.text("SLURM_STEP_ID").has_value();
+  if (!task || tasks.value_or(1) == 1 || (!in_step && *task == 0)) {
+    return;
+  }
+  if (reader.text("TORCHELASTIC_RUN_ID")) {  // The tasks are agents.
+    const int agents = reader.integer("GROUP_WORLD_SIZE", 1, Reader::kNoLimit).value_or(*tasks);
+    if (agents != *tasks) {
+      refuse_beside_slurm("GROUP_WORLD_SIZE", agents, kSlurm.world_size, *tasks);
+    }
+    return;
+  }
+  if (environment.world_size != *tasks) {
+    refuse_beside_slurm(kTorchrun.world_size, environment.world_size, kSlurm.world_size, *tasks);
+  }
+  if (environment.rank != *task) {
+    refuse_beside_slurm(kTorchrun.rank, environment.rank, kSlurm.rank, *task);
+  }
+}
+
+void read_local_rank_of_slurm(const Reader& reader, Environment& environment) {
+  if (!reader.text(kTorchrun.local_rank)) {
+    environment.local_rank = reader.integer(kSlurm.local_rank, 0, Reader::kNoLimit).value_or(environment.local_rank);
+  }
+}
+
 }  // namespace
 
 Environment read_environment(const GetVariable& get) {
@@ -118,6 +156,8 @@ Environment read_environment(const GetVariable& get) {
   std::optional<std::string> master;
   if (is_launched_by(reader, kTorchrun) || reader.text(kTorchrun.world_size)) {
     read_ranks(reader, kTorchrun, environment);
+    check_slurm(reader, environment);
+    read_local_rank_of_slurm(reader, environment);
   } else if (is_launched_by(reader, kOpenMpi)) {
     read_ranks(reader, kOpenMpi, environment);
   } else if (is_launched_by_hydra(reader)) {
@@ -129,6 +169,24 @@ Environment read_environment(const GetVariable& get) {
   read_master_address(reader, master, environment);
   read_store(reader, environment);
   return environment;
+}
+
+std::optional<Environment> read_meeting_place(const GetVariable& get) {
+  const Reader reader(get);
+  if (!reader.text("MASTER_ADDR") && !reader.text("MASTER_PORT")) {
+    return std::nullopt;
+  }
+  try {
+    Environment environment;
+    environment.world_size = 2;  // Somebody else's.
+    environment.rank = 1;
+    environment.local_world_size = 2;
+    environment.master_address = reader.text("MASTER_ADDR").value_or(environment.master_address);
+    read_store(reader, environment);
+    return environment;
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
 }
 
 std::optional<std::string> process_variable(const std::string& name) {

@@ -9,6 +9,10 @@
 // PMI_RANK too: where SLURM_PROCID is there, it takes MPI_LOCALNRANKS to make a Hydra.) The number of processes is what
 // the variables say, never the number of devices. MASTER_ADDR and MASTER_PORT always win; under Slurm the master is the
 // first node of the list and the port follows the job id. Else all processes must be on this machine.
+//
+// RANK and WORLD_SIZE inside a Slurm step must not contradict it: each of several tasks that srun starts would be taken
+// for a run of its own, or for another rank. They may be those of processes that a task starts itself, by torchrun or
+// by hand. SLURM_LOCALID stands in for LOCAL_RANK where that is not set.
 #pragma once
 
 #include <functional>
@@ -26,12 +30,16 @@ struct Environment {
   int master_port = 29500;
   bool launcher_hosts_store = false;  // torchrun's agent does; else rank 0 has to.
   int attempt = 0;                    // torchrun's restart count: keys of an earlier attempt are not ours.
+  std::string run_id;                 // Of the launcher, or of the Slurm job; "" where there is none.
 };
 
 using GetVariable = std::function<std::optional<std::string>(const std::string& name)>;
 
 // Throws UserError naming the variable where a value is no number, out of range, or missing beside another.
 Environment read_environment(const GetVariable& get);
+
+// Where the run's store should be, as far as that can be told when read_environment() throws; else nothing.
+std::optional<Environment> read_meeting_place(const GetVariable& get);
 
 // Variables of this process.
 std::optional<std::string> process_variable(const std::string& name);

@@ -1,86 +1,335 @@
 #include "examples/pretrain_gpt/failure_watch.h"
 
 #include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <ctime>
-#include <exception>
 #include <fstream>
+#include <future>
 #include <iostream>
+#include <utility>
 
 #include <nlohmann/json.hpp>
+
+#include "examples/pretrain_gpt/blame.h"
+#include "examples/pretrain_gpt/environment.h"
 
 namespace pretrain_gpt {
 namespace {
 
 using namespace std::chrono_literals;
+using std::chrono::milliseconds;
 
 constexpr const char* kRecord = "failure";
 constexpr const char* kReaders = "failure/readers";
 constexpr const char* kFinished = "finished";
-constexpr const char* kAllFinished = "finished/all";
 constexpr const char* kLeft = "left";
 
-constexpr const char* kStoreIsGone = "the store that all ranks share is gone: the process that hosts it has ended";
+constexpr milliseconds kGuardInterval = 50ms;
+constexpr milliseconds kBeatInterval = 200ms;    // At 64 ranks; longer beyond, for the store's sake.
+constexpr milliseconds kEchoPatience = 800ms;    // How long a lost connection waits for its explanation.
+constexpr milliseconds kRecordPatience = 500ms;  // For the store to take a record.
+constexpr milliseconds kReaderPatience = 500ms;  // For others to read it, where only this rank hosts it.
+constexpr milliseconds kStartPatience = 4000ms;  // The same while others may still be on their way.
+constexpr milliseconds kJudgePause = 900ms;      // All watches beat in it.
+constexpr milliseconds kKillDelay = 300ms;       // Of a stopped rank, so that the others find out by themselves.
+constexpr milliseconds kSilentStore = 1200ms;    // Beyond the patience, where no record comes.
+constexpr milliseconds kOneSignal = 50ms;        // A launcher and a terminal may both send the same.
+constexpr milliseconds kStopPatience = 27s;      // From a signal to leaving without an end of the step.
+constexpr milliseconds kLongWait = 24h;
+
+std::string key_of_beat(int rank) { return fmt::format("beat/{}", rank); }
 
 // The file that torchrun reads the cause from.
-void write_error_file(const std::string& message) {
+void write_error_file(const std::string& message, ExitCode code) {
   if (const auto file = process_variable("TORCHELASTIC_ERROR_FILE")) {
     const std::string now = std::to_string(std::time(nullptr));
     const nlohmann::json extra = {{"py_callstack", message}, {"timestamp", now}};
-    std::ofstream(*file) << nlohmann::json{{"message", {{"message", message}, {"extraInfo", extra}}}}.dump(
-        -1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const nlohmann::json content = {
+        {"message", {{"message", message}, {"errorCode", static_cast<int>(code)}, {"extraInfo", extra}}}};
+    std::ofstream(*file) << content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
 }
 
-std::string record_text(int rank, const std::string& message) { return fmt::format("{}\n{}", rank, message); }
-
-// The record's message, and this rank's own where that says something else.
-std::string describe(const std::string& record, int here, const std::string& own_message) {
-  const int rank = std::stoi(record);
-  const std::string message = record.substr(record.find('\n') + 1);
-  if (rank == here) {
-    return message;
+// Nothing where it takes longer, or throws: a thread that is stuck in a store is left behind, as the process ends.
+template <typename Result>
+std::optional<Result> within(milliseconds bound, std::function<Result()> call) {
+  const auto done = std::make_shared<std::promise<Result>>();
+  std::future<Result> result = done->get_future();
+  std::thread([done, call = std::move(call)] {
+    try {
+      done->set_value(call());
+    } catch (...) {
+      done->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (result.wait_for(bound) != std::future_status::ready) {
+    return std::nullopt;
   }
-  const bool says_more = !own_message.empty() && own_message != message;
-  return fmt::format("rank {} failed: {}{}", rank, message, says_more ? fmt::format(" (here: {})", own_message) : "");
+  try {
+    return result.get();
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
 }
 
-void wait_for_count(c10d::Store& store, const char* key, int count, std::chrono::milliseconds bound) {
+void wait_for_count(Board& board, const char* key, int count, milliseconds bound) {
   const auto end = std::chrono::steady_clock::now() + bound;
-  while (store.add(key, 0) < count && std::chrono::steady_clock::now() < end) {
+  while (board.add(key, 0) < count && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(20ms);
   }
 }
 
+Beats read_beats(Board& board, int world_size) {
+  Beats beats;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto text = board.get(key_of_beat(rank));
+    beats.push_back(text ? std::optional(beat_from_text(*text)) : std::nullopt);
+  }
+  return beats;
+}
+
+Descriptor block_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGUSR1);
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  return Descriptor(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+std::string own_place(const Standing& standing) { return standing.place == "the start" ? "" : standing.place; }
+
 }  // namespace
 
-void exit_with_error(int rank, const std::string& message) {
+void exit_with_error(int rank, const std::string& message, ExitCode code) {
   std::cout.flush();
   std::fputs(fmt::format("[rank {}] error: {}\n", rank, message).c_str(), stderr);
   std::fflush(nullptr);
-  write_error_file(message);
-  ::_exit(1);
+  write_error_file(message, code);
+  ::_exit(static_cast<int>(code));
 }
 
-FailureWatch::FailureWatch(const Rendezvous& rendezvous, int rank, int world_size)
-    : rendezvous_(rendezvous), rank_(rank), world_size_(world_size) {
-  if (world_size > 1) {
-    store_ = rendezvous.connect();
-    thread_ = std::thread([this] { poll(); });
-  }
+void report_from_outside(const OpenBoard& open_board, const Failure& failure) {
+  within<std::string>(2s, [=] { return open_board(2s)->set_first(kRecord, to_text(failure)); });
+}
+
+FailureWatch::FailureWatch(int rank, int world_size)
+    : rank_(rank),
+      world_size_(world_size),
+      changed_at_(Clock::now().time_since_epoch().count()),
+      answered_at_(changed_at_.load()),
+      signals_(block_signals()) {
+  guard_ = std::thread([this] { guard(); });
 }
 
 FailureWatch::~FailureWatch() { stop(); }
 
-void FailureWatch::stop() {
-  stopping_ = true;
-  if (thread_.joinable()) {
-    thread_.join();
+void FailureWatch::set_folder(std::filesystem::path folder) { folder_ = std::move(folder); }
+
+void FailureWatch::join(WatchLinks links) {
+  if (world_size_ == 1) {
+    return;
+  }
+  {
+    const std::lock_guard lock(links_mutex_);
+    links_ = std::move(links);
+  }
+  answered_at_ = Clock::now().time_since_epoch().count();
+  joined_ = true;
+  beat_ = std::thread([this] { beat(); });
+}
+
+void FailureWatch::attach(std::unique_ptr<Lifeline> lifeline) {
+  if (lifeline) {
+    const std::lock_guard lock(links_mutex_);
+    links_.lifeline = std::move(lifeline);
   }
 }
+
+void FailureWatch::set_host(const ProcessIdentity& process) {
+  const std::lock_guard lock(links_mutex_);
+  links_.host = process;
+}
+
+void FailureWatch::stop() {
+  stopping_ = true;
+  for (std::thread* thread : {&guard_, &beat_}) {
+    if (thread->joinable()) {
+      thread->join();
+    }
+  }
+}
+
+// --- the thread with the store client
+
+void FailureWatch::beat() {
+  const milliseconds interval = kBeatInterval * scale();
+  const ProcessIdentity process = this_process();
+  try {
+    const std::unique_ptr<Board> board = links_.open_board(kLongWait);
+    for (std::uint64_t number = 0; !stopping_; ++number) {
+      beat_once(*board, number, process);
+      if (still() > progress_.patience()) {
+        judge(*board, number, process);
+      }
+      std::this_thread::sleep_for(interval);
+    }
+  } catch (const std::exception& error) {
+    if (stopping_) {
+      return;
+    }
+    std::this_thread::sleep_for(kEchoPatience);  // A broken line says more.
+    const std::string host = links_.rank_0_is_host ? "rank 0" : "the launcher";
+    const std::optional<int> rank = links_.rank_0_is_host ? std::optional(0) : std::nullopt;
+    claim_exit();
+    leave({rank, ExitCode::kPeerLost, "",
+           fmt::format("the store that all ranks share is gone: {}, which hosts it, has ended", host)},
+          "");
+  }
+}
+
+void FailureWatch::beat_once(Board& board, std::uint64_t number, const ProcessIdentity& process) {
+  board.set(key_of_beat(rank_), to_text(Beat{number, progress_.now(), still(), process}));
+  look_for_record(board);
+  answered_at_ = Clock::now().time_since_epoch().count();
+}
+
+void FailureWatch::look_for_record(Board& board) {
+  if (const auto record = board.get(kRecord)) {
+    if (!links_.is_host) {
+      board.add(kReaders, 1);
+    }
+    claim_exit();
+    leave(failure_from_text(*record), "");
+  }
+}
+
+// Beats on meanwhile: others judge too, and must not take this rank for a silent one.
+void FailureWatch::judge(Board& board, std::uint64_t number, const ProcessIdentity& process) {
+  const milliseconds patience = progress_.patience();
+  const Beats before = read_beats(board, world_size_);
+  const Clock::time_point end = Clock::now() + kJudgePause * scale();
+  while (Clock::now() < end) {
+    std::this_thread::sleep_for(kBeatInterval * scale());
+    beat_once(board, ++number, process);
+  }
+  fail(blame(before, read_beats(board, world_size_), rank_, patience));
+}
+
+milliseconds FailureWatch::still() const {
+  return std::chrono::duration_cast<milliseconds>(Clock::now().time_since_epoch() - Clock::duration(changed_at_));
+}
+
+// --- the thread that waits for nobody
+
+void FailureWatch::guard() {
+  while (!stopping_) {
+    std::vector<int> descriptors{signals_.get()};
+    {
+      const std::lock_guard lock(links_mutex_);
+      if (links_.lifeline) {
+        links_.lifeline->add_to(descriptors);
+      }
+    }
+    std::vector<pollfd> waiting;
+    for (const int descriptor : descriptors) {
+      waiting.push_back({descriptor, POLLIN, 0});
+    }
+    ::poll(waiting.data(), waiting.size(), static_cast<int>(kGuardInterval.count()));
+    note_progress();
+    hear_signals();
+    hear_lifeline();
+    keep_bounds();
+  }
+}
+
+void FailureWatch::note_progress() {
+  const std::uint64_t changes = progress_.now().changes;
+  if (changes != changes_) {
+    changes_ = changes;
+    changed_at_ = Clock::now().time_since_epoch().count();
+  }
+}
+
+void FailureWatch::hear_signals() {
+  signalfd_siginfo signal{};
+  while (::read(signals_.get(), &signal, sizeof signal) == static_cast<ssize_t>(sizeof signal)) {
+    on_signal();
+  }
+}
+
+void FailureWatch::on_signal() {
+  const Clock::time_point now = Clock::now();
+  if (first_signal_ && now - *first_signal_ > kOneSignal) {
+    leave_preempted("left at a second signal; nothing was saved since the last checkpoint");
+  }
+  first_signal_ = first_signal_.value_or(now);
+  stop_requested_ = true;
+  if (!training_) {
+    leave_preempted("a signal asked to stop before the first step");
+  }
+}
+
+void FailureWatch::hear_lifeline() {
+  LifelineNews news;
+  {
+    const std::lock_guard lock(links_mutex_);
+    if (links_.lifeline) {
+      news = links_.lifeline->news();
+    }
+  }
+  if (news.words) {
+    claim_exit();
+    leave(failure_from_text(*news.words), "");
+  }
+  if (!news.lost.empty()) {
+    lost(news.lost.front());
+  }
+}
+
+// A rank that held the others up has been ended by one of them.
+void FailureWatch::lost(int rank) {
+  const bool has_store = rank == 0 && links_.rank_0_is_host;
+  const bool held_up = still() > progress_.patience();
+  Failure failure{rank, held_up ? ExitCode::kTimeout : ExitCode::kPeerLost, "",
+                  held_up ? "it held the others up, and has been ended" : "its process has ended without a word"};
+  failure.message += has_store ? ", and with it the store that all ranks share" : "";
+  claim_exit();
+  leave(has_store ? failure : recorded(failure, /*looks_up_place=*/true), "");
+}
+
+void FailureWatch::keep_bounds() {
+  if (first_signal_ && Clock::now() - *first_signal_ > kStopPatience) {
+    leave_preempted("a signal asked to stop, and the step did not end in time; nothing was saved");
+  }
+  const auto silence = Clock::now().time_since_epoch() - Clock::duration(answered_at_);
+  const milliseconds bound = kSilentStore * scale();
+  if (joined_ && still() > progress_.patience() + bound && silence > bound) {
+    const std::optional<int> host = links_.rank_0_is_host ? std::optional(0) : std::nullopt;
+    claim_exit();
+    Failure failure{host, ExitCode::kTimeout, "",
+                    "the store that all ranks share does not answer: its host is stopped or lost"};
+    if (const std::lock_guard lock(links_mutex_); links_.host) {
+      failure.stopped.push_back(*links_.host);
+    }
+    leave(failure, fmt::format("no progress in {}", progress_.now().place));
+  }
+  if (!joined_ && world_size_ == 1 && still() > progress_.patience()) {
+    fail({rank_, ExitCode::kTimeout, progress_.now().place, "it got no further within step_timeout"});
+  }
+}
+
+void FailureWatch::leave_preempted(const std::string& why) {
+  fail({rank_, ExitCode::kPreempted, own_place(progress_.now()), why});
+}
+
+// --- leaving
 
 void FailureWatch::claim_exit() {
   if (exiting_.exchange(true)) {
@@ -88,65 +337,100 @@ void FailureWatch::claim_exit() {
   }
 }
 
-void FailureWatch::poll() {
-  try {
-    while (!store_->check({kRecord})) {
-      if (stopping_) {
-        return;
-      }
-      std::this_thread::sleep_for(200ms);
-    }
-  } catch (const std::exception&) {
-    if (stopping_) {
-      return;
-    }
-    claim_exit();
-    exit_with_error(rank_, kStoreIsGone);
+// The record that stands after `failure` was offered; `failure` where the store is silent.
+Failure FailureWatch::recorded(const Failure& failure, bool looks_up_place) const {
+  if (!joined_) {
+    return failure;
   }
-  claim_exit();
-  end_with_record(*store_, "");
+  const std::function<std::string()> offer = [open = links_.open_board, failure, looks_up_place] {
+    // A client of its own: another thread's may be in the middle of a call that has failed.
+    const std::unique_ptr<Board> board = open(kRecordPatience);
+    Failure offered = failure;
+    if (looks_up_place && failure.rank) {
+      const auto beat = board->get(key_of_beat(*failure.rank));
+      offered.place = beat ? own_place(beat_from_text(*beat).standing) : "";
+    }
+    return board->set_first(kRecord, to_text(offered));
+  };
+  const std::optional<std::string> record = within(kRecordPatience, offer);
+  return record ? failure_from_text(*record) : failure;
 }
 
-void FailureWatch::fail(const std::string& message) {
-  if (world_size_ == 1) {
-    exit_with_error(rank_, message);
+void FailureWatch::fail(const std::exception& error) {
+  const auto* echo = dynamic_cast<const PeerLost*>(&error);
+  const auto* action = dynamic_cast<const ActionError*>(&error);
+  Standing standing = progress_.now();
+  if (echo != nullptr) {
+    std::this_thread::sleep_for(kEchoPatience);  // The watch leaves meanwhile, if there is a record.
+    const std::string why =
+        echo->peer() ? error.what() : fmt::format("rank {} lost the others: {}", rank_, error.what());
+    fail({echo->peer(), ExitCode::kPeerLost, "", why}, error.what());
   }
-  claim_exit();
-  try {
-    // A client of its own: the main thread's may be in the middle of a call that has failed.
-    end_with_record(*rendezvous_.connect(5s), message);
-  } catch (const std::exception&) {
-    exit_with_error(rank_, message);
+  if (action != nullptr && standing.place.find(action->action()) == std::string::npos) {
+    standing.place += ", " + explain_action(action->action());
   }
+  const ExitCode code = exit_code_of(error);
+  const auto rank =
+      code == ExitCode::kNotFinite ? std::nullopt : std::optional(rank_);  // All ranks find that together.
+  fail({rank, code, own_place(standing), error.what()}, error.what());
 }
 
-void FailureWatch::end_with_record(c10d::Store& store, const std::string& own_message) {
-  try {
-    const std::string record = own_message.empty() ? store.get_to_str(kRecord)
-                                                   : store.compareSet(kRecord, "", record_text(rank_, own_message));
-    store.add(kReaders, 1);
-    if (rendezvous_.is_host()) {
-      wait_for_count(store, kReaders, world_size_, 5s);
-    }
-    exit_with_error(rank_, describe(record, rank_, own_message));
-  } catch (const std::exception&) {
-    exit_with_error(rank_, own_message.empty() ? kStoreIsGone : own_message);
+void FailureWatch::fail(Failure failure, const std::string& own) {
+  claim_exit();
+  leave(recorded(failure, failure.place.empty() && failure.rank != rank_), own);
+}
+
+void FailureWatch::leave(const Failure& failure, const std::string& own) {
+  tell_others(failure);
+  if (!failure.stopped.empty()) {
+    std::this_thread::sleep_for(kKillDelay);
+  }
+  for (const ProcessIdentity& process : failure.stopped) {
+    end_if_here(process);
+  }
+  if (!folder_.empty()) {
+    progress_.write_log(folder_, to_text(failure));
+  }
+  exit_with_error(rank_, describe(failure, rank_, own), exit_code_for(failure, rank_));
+}
+
+void FailureWatch::tell_others(const Failure& failure) {
+  if (!joined_) {
+    return;
+  }
+  bool told = false;
+  if (const std::lock_guard lock(links_mutex_); links_.lifeline) {
+    links_.lifeline->tell_all(to_text(failure));
+    told = links_.lifeline->reaches_all();
+  }
+  if (links_.is_host && !told) {
+    const bool is_late = training_ || failure.code == ExitCode::kPreempted;
+    const milliseconds patience = is_late ? kReaderPatience : kStartPatience;
+    within<bool>(patience, [open = links_.open_board, count = world_size_, patience] {
+      const std::unique_ptr<Board> board = open(kRecordPatience);
+      board->add(kReaders, 1);
+      wait_for_count(*board, kReaders, count, patience);
+      return true;
+    });
   }
 }
 
 void FailureWatch::finish() {
   if (world_size_ == 1) {
+    stop();
     return;
   }
-  c10d::Store& store = *rendezvous_.store();
-  if (store.add(kFinished, 1) == world_size_) {
-    store.set(kAllFinished, "");
-  }
-  store.wait({kAllFinished});
+  progress_.enter("the end", progress_.patience(), /*waits=*/true);
+  const std::unique_ptr<Board> board = links_.open_board(kLongWait);
+  board->add(kFinished, 1);
+  wait_for_count(*board, kFinished, world_size_, kLongWait);
   stop();
-  store.add(kLeft, 1);
-  if (rendezvous_.is_host()) {
-    wait_for_count(store, kLeft, world_size_, 10s);
+  if (links_.lifeline) {
+    links_.lifeline->say_farewell();
+  }
+  board->add(kLeft, 1);
+  if (links_.is_host) {
+    wait_for_count(*board, kLeft, world_size_, 10s);
   }
 }
 

@@ -1,47 +1,117 @@
 // examples/pretrain_gpt/failure_watch.h
 //
-// One failure path for all ranks: the first that fails leaves a record in the store, and every other one ends with that
-// record's message within a second, wherever it is waiting.
+// One failure path for all ranks: the first that fails leaves a record in the shared store, and all leave with that
+// record's message and an exit code of their own (exit_code.h), wherever they are waiting:
+//
+//   a death or an exception   within 2 s. The line that rank 0 holds to every rank (lifeline.h) breaks with a process.
+//   a hang                    within step_timeout + 2 s. A rank that got no further for so long looks at what the
+//                             watches of all ranks write and says who holds the others up (blame.h).
+//   SIGTERM, SIGUSR1          stop_requested(), from which the ranks agree at the end of a step. Where that does not
+//                             come, or at a second signal, the rank leaves at once.
+//
+// Two threads watch: one with a store client of its own writes what this rank is doing and looks for a record; the
+// other, which never waits for anybody, hears signals and broken lines and keeps the bounds where the store is silent.
+// Leaving runs no destructors: work that is under way is not unwound.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <exception>
+#include <filesystem>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
-#include "examples/pretrain_gpt/distributed.h"
+#include "examples/pretrain_gpt/board.h"
+#include "examples/pretrain_gpt/failure.h"
+#include "examples/pretrain_gpt/lifeline.h"
+#include "examples/pretrain_gpt/progress.h"
 
 namespace pretrain_gpt {
 
+// How a rank reaches the others.
+struct WatchLinks {
+  OpenBoard open_board;
+  bool is_host = false;                      // This rank hosts the store: the others need it as long as they use that.
+  bool rank_0_is_host = false;               // Else a launcher does.
+  std::unique_ptr<Lifeline> lifeline;        // May be null.
+  std::optional<ProcessIdentity> host = {};  // Of the store, where that is a rank.
+};
+
 class FailureWatch {
  public:
-  // Starts a thread with a store client of its own; none where there is one process. `rendezvous` outlives the watch.
-  FailureWatch(const Rendezvous& rendezvous, int rank, int world_size);
+  // Signals are heard from now on, and end the process until begin_training(). To be made before any other thread, by
+  // the thread that trains: SIGTERM and SIGUSR1 stay blocked in it and in all that it starts.
+  FailureWatch(int rank, int world_size);
   ~FailureWatch();
 
-  // Records the failure unless another rank has (whose message is then shown too), prints it, and ends the process with
-  // code 1, without running destructors: work that is under way is not unwound. A rank that hosts the store gives the
-  // others up to five seconds to read the record.
-  [[noreturn]] void fail(const std::string& message);
+  // Where logs are written on failure; a folder that is there.
+  void set_folder(std::filesystem::path folder);
+  // From now on failures of others are heard of.
+  void join(WatchLinks links);
+  // A line that was found later; nothing where it is null.
+  void attach(std::unique_ptr<Lifeline> lifeline);
+  void set_host(const ProcessIdentity& process);  // Of the store, where that is a rank.
+  // From now on a signal asks for a stop instead of ending the process.
+  void begin_training() { training_ = true; }
 
-  // The regular end, collective: returns once every rank is here; the host returns last.
+  Progress& progress() { return progress_; }
+  bool stop_requested() const { return stop_requested_; }
+
+  // Records the failure unless another rank has (whose message is then shown too) and ends the process. An error that
+  // may be the echo of another rank's failure waits a moment for the record that explains it.
+  [[noreturn]] void fail(const std::exception& error);
+  [[noreturn]] void fail(Failure failure, const std::string& own = "");
+
+  // The regular end, collective: returns once every rank is here; the host of the store returns last.
   void finish();
 
  private:
-  void poll();
-  void stop();
-  void claim_exit();  // One thread ends the process; another that wants to waits for that.
-  [[noreturn]] void end_with_record(c10d::Store& store, const std::string& own_message);
+  using Clock = std::chrono::steady_clock;
 
-  const Rendezvous& rendezvous_;
-  int rank_, world_size_;
-  std::atomic<bool> stopping_{false};
-  std::atomic<bool> exiting_{false};
-  c10::intrusive_ptr<c10d::Store> store_;  // The thread's client.
-  std::thread thread_;
+  void beat();   // The thread with the store client.
+  void guard();  // The other.
+  void beat_once(Board& board, std::uint64_t number, const ProcessIdentity& process);
+  void look_for_record(Board& board);
+  void note_progress();
+  std::chrono::milliseconds still() const;
+  int scale() const { return std::max(1, world_size_ / 64); }  // Of intervals, for the store's sake.
+  [[noreturn]] void judge(Board& board, std::uint64_t number, const ProcessIdentity& process);
+
+  void hear_signals();
+  void on_signal();
+  void hear_lifeline();
+  void keep_bounds();
+  [[noreturn]] void leave_preempted(const std::string& why);
+  [[noreturn]] void lost(int rank);
+
+  Failure recorded(const Failure& failure, bool looks_up_place) const;
+  void claim_exit();  // One thread ends the process; another that wants to waits for that.
+  [[noreturn]] void leave(const Failure& failure, const std::string& own);
+  void tell_others(const Failure& failure);
+  void stop();
+
+  const int rank_, world_size_;
+  Progress progress_;
+  std::filesystem::path folder_;
+  WatchLinks links_;
+  mutable std::mutex links_mutex_;  // Guards links_.lifeline, what that does, and links_.host.
+  std::atomic<bool> joined_{false}, training_{false}, stop_requested_{false}, stopping_{false}, exiting_{false};
+  std::atomic<Clock::rep> changed_at_, answered_at_;  // Of clock readings: this rank's standing; the store.
+  std::uint64_t changes_ = 0;                         // The guard's: when it last looked.
+  std::optional<Clock::time_point> first_signal_;     // The guard's.
+  Descriptor signals_;
+  std::thread guard_, beat_;
 };
 
-// Prints "[rank r] error: message", hands it to torchrun where that asks for it, and ends the process with code 1.
-[[noreturn]] void exit_with_error(int rank, const std::string& message);
+// Prints "[rank r] error: message", hands it to torchrun where that asks for it, and ends the process with the code,
+// without running destructors.
+[[noreturn]] void exit_with_error(int rank, const std::string& message, ExitCode code);
+
+// Has `failure` recorded where this process cannot take part; gives up after a moment.
+void report_from_outside(const OpenBoard& open_board, const Failure& failure);
 
 }  // namespace pretrain_gpt

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "examples/pretrain_gpt/activity.h"
 #include "examples/pretrain_gpt/config.h"
 #include "examples/pretrain_gpt/data/micro_batch.h"
 #include "examples/pretrain_gpt/model/gpt_chunk.h"
@@ -46,7 +47,10 @@ struct TrainContext {
 
 struct StepOutcome {
   double grad_norm = 0;  // Of all gradients of the model together, before clipping; the same on every rank.
-  bool skipped = false;  // The norm was not finite, and no rank changed its weights.
+  bool skipped = false;  // Loss or norm were not finite, or the caller said so; no rank changed its weights.
+  // Of a step that was not finite: where that began, "rank 2, stage 2, micro-batch 3: an output". The same on every
+  // rank; nothing where no rank knows.
+  std::optional<std::string> first_bad = {};
 };
 
 class ForwardBackward {
@@ -62,8 +66,9 @@ class ForwardBackward {
   virtual double evaluate(const ReadMicroBatch& read) = 0;
 
   // Finishes the gradients, clips them to `clip_grad` (0: not at all) by their global norm, and steps; skips the step
-  // everywhere if the norm is not finite.
-  virtual StepOutcome optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad) = 0;
+  // everywhere if the norm is not finite, or `skip` (the same on every rank) says so: then parameters and the
+  // optimizer's state are what they were.
+  virtual StepOutcome optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad, bool skip = false) = 0;
 
   // This rank's part of the model, in stage order. Owned by the schedule.
   virtual std::vector<GptChunk*> chunks() = 0;
@@ -82,6 +87,10 @@ class ForwardBackward {
   // With record_timeline: the last training step as this rank ran it, after its optimizer_step(). Nothing where the
   // schedule does not know.
   virtual std::optional<StepTrace> trace() const { return std::nullopt; }
+
+  // What this rank is doing and did last; owned by the schedule, may be asked from any thread. Null where it does not
+  // tell.
+  virtual const ActivityLog* activity() const { return nullptr; }
 
   // What a user should know at the end of a run, a line each.
   virtual std::vector<std::string> notes() const { return {}; }

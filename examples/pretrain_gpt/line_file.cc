@@ -9,7 +9,14 @@
 
 namespace pretrain_gpt {
 
-LineFile::LineFile(const std::filesystem::path& path) : path_(path), stream_(path) { check_written(); }
+LineFile::LineFile(const std::filesystem::path& path, const std::vector<std::string>& lines)
+    : path_(path), stream_(path) {
+  for (const std::string& line : lines) {
+    stream_ << line << '\n';
+  }
+  stream_.flush();
+  check_written();
+}
 
 void LineFile::append(const std::string& line) {
   errno = 0;

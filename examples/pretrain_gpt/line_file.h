@@ -7,13 +7,14 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 namespace pretrain_gpt {
 
 class LineFile {
  public:
-  // Starts the file anew.
-  explicit LineFile(const std::filesystem::path& path);
+  // Starts the file anew, with these lines.
+  explicit LineFile(const std::filesystem::path& path, const std::vector<std::string>& lines = {});
 
   void append(const std::string& line);
 

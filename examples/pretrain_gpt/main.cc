@@ -10,6 +10,7 @@
 
 #include "examples/pretrain_gpt/builtin_1f1b.h"
 #include "examples/pretrain_gpt/data/prepare_data.h"
+#include "examples/pretrain_gpt/exit_code.h"
 #include "examples/pretrain_gpt/extensions.h"
 #include "examples/pretrain_gpt/parallel/rank_layout.h"
 #include "examples/pretrain_gpt/run_variables.h"
@@ -89,7 +90,11 @@ int run(int argc, char** argv) {
   add_groups(app, groups);
   add_prepare_data(app, prepare);
   app.add_subcommand("schedules", "List the values of pipeline_schedule");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kConfiguration);
+  }
 
   if (app.got_subcommand("train")) {
     run_train(train, all_schedules());
@@ -112,6 +117,6 @@ int main(int argc, char** argv) {
     return run(argc, argv);
   } catch (const std::exception& error) {
     fmt::print(stderr, "error: {}\n", error.what());
-    return 1;
+    return static_cast<int>(exit_code_of(error));
   }
 }

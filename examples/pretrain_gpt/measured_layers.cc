@@ -15,6 +15,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kWriter = "'dualpipe profile' writes such a file";
+constexpr int kDeepest = 8;  // Objects and lists in each other; the file needs 3. More would cost stack in messages.
 
 Json parse(const std::filesystem::path& file) {
   std::ifstream stream(file);
@@ -22,7 +23,15 @@ Json parse(const std::filesystem::path& file) {
     throw UserError(file.string(),
                     fmt::format("cost_file must be a file that can be read with balance: measured; {}", kWriter));
   }
-  Json json = Json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const auto watch_depth = [&file](int depth, Json::parse_event_t, Json&) {
+    if (depth > kDeepest) {
+      throw UserError(file.string(), fmt::format("cost_file must have at most {} objects and lists in each other, got "
+                                                 "more; {}",
+                                                 kDeepest, kWriter));
+    }
+    return true;
+  };
+  Json json = Json::parse(stream, watch_depth, /*allow_exceptions=*/false);
   if (!json.is_object() || json.value("format", Json()) != "dualpipe-cost" || json.value("version", Json()) != 1) {
     throw UserError(file.string(), fmt::format("cost_file must be JSON with \"format\": \"dualpipe-cost\" and "
                                                "\"version\": 1, got something else; {}",

@@ -4,6 +4,7 @@
 
 #include "examples/pretrain_gpt/config_fields.h"
 #include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/strict_yaml.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -13,6 +14,7 @@ YAML::Node value_node(const ConfigField* field, const std::string& text, const s
     return YAML::Node(text);
   }
   try {
+    check_plain_yaml(text, [&](int /*line*/) { return origin; });
     return YAML::Load(text);
   } catch (const YAML::ParserException& error) {
     throw UserError(origin, fmt::format("the value must be YAML; {}", error.msg));

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <utility>
 #include <vector>
 
 #include "examples/pretrain_gpt/collective.h"
@@ -9,24 +10,32 @@
 namespace pretrain_gpt {
 namespace {
 
-constexpr const char* kWhat = "a message between two ranks";
+constexpr const char* kFrom = "a message from another rank";
+constexpr const char* kTo = "a message to another rank";
 
 }  // namespace
 
 at::Tensor PostedMessage::wait() {
-  wait_for(*work, kWhat);
+  ring->start(noted);
+  wait_for(*work, what, peer);
+  ring->done(noted);
   return tensor;
 }
 
-PostedMessage post_receive(c10d::ProcessGroup& group, int from, int tag, at::IntArrayRef shape, at::ScalarType dtype) {
+PostedMessage post_receive(c10d::ProcessGroup& group, Peer from, int tag, at::IntArrayRef shape, at::ScalarType dtype,
+                           ActionRing& ring, std::string action) {
   std::vector<at::Tensor> tensors{at::empty(shape, dtype)};
-  c10::intrusive_ptr<c10d::Work> work = group.recv(tensors, from, tag);
-  return {tensors[0], std::move(work)};
+  const auto bytes = static_cast<std::int64_t>(tensors[0].nbytes());
+  const ActionRing::Id noted = ring.post(ActionKind::kReceive, std::move(action), from.run_rank, bytes);
+  c10::intrusive_ptr<c10d::Work> work = group.recv(tensors, from.rank, tag);
+  return {tensors[0], std::move(work), kFrom, from.run_rank, &ring, noted};
 }
 
-void SendQueue::send(const at::Tensor& tensor, int tag) {
+void SendQueue::send(const at::Tensor& tensor, int tag, std::string action) {
   std::vector<at::Tensor> tensors{tensor.detach().contiguous()};
-  pending_.push_back({tensors[0], group_->send(tensors, to_, tag)});
+  const auto bytes = static_cast<std::int64_t>(tensors[0].nbytes());
+  const ActionRing::Id noted = ring_.post(ActionKind::kSend, std::move(action), to_.run_rank, bytes);
+  pending_.push_back({tensors[0], group_->send(tensors, to_.rank, tag), kTo, to_.run_rank, &ring_, noted});
 }
 
 void SendQueue::complete_until(std::int64_t count) {

@@ -35,6 +35,10 @@ struct ScheduleEntry {
   std::function<ScheduleChoice(const Config& config, int pipeline_size)> choose = {};
   std::function<ScheduleEntry(const std::string& rows)> chosen = {};
 
+  // Of an entry that was made from something else than its name (a file): what it was made from, in short. All ranks
+  // have to agree about it.
+  std::string fingerprint = {};
+
   bool mirrors(const Config& resolved) const {
     return mirrors_stages && mirrors_stages(resolved, static_cast<int>(resolved.pipeline_size()));
   }

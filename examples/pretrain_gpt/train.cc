@@ -4,16 +4,20 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <utility>
 
-#include "examples/pretrain_gpt/agreement.h"
+#include "examples/pretrain_gpt/checkpoint/checkpoints.h"
+#include "examples/pretrain_gpt/collective.h"
 #include "examples/pretrain_gpt/data/data_position.h"
 #include "examples/pretrain_gpt/distributed.h"
 #include "examples/pretrain_gpt/environment.h"
 #include "examples/pretrain_gpt/error.h"
+#include "examples/pretrain_gpt/exit_code.h"
 #include "examples/pretrain_gpt/expert_balance.h"
 #include "examples/pretrain_gpt/failure_watch.h"
 #include "examples/pretrain_gpt/line_file.h"
@@ -21,6 +25,7 @@
 #include "examples/pretrain_gpt/optimizer.h"
 #include "examples/pretrain_gpt/run_variables.h"
 #include "examples/pretrain_gpt/schedule_choice.h"
+#include "examples/pretrain_gpt/start.h"
 #include "examples/pretrain_gpt/tensor_memory.h"
 #include "examples/pretrain_gpt/timeline_recorder.h"
 #include "examples/pretrain_gpt/train_log.h"
@@ -68,12 +73,8 @@ void compare_with_other_ranks(const Plan& plan, const Environment& environment, 
     pairs.emplace_back("the layers in cost_file",
                        fmt::format("{}, {}, {}", times->embedding, fmt::join(times->layers, ", "), times->head));
   }
-  std::vector<KeyValues> by_rank;
-  for (const std::string& text :
-       gather_texts(store, "config", environment.rank, environment.world_size, to_text(pairs))) {
-    by_rank.push_back(from_text(text));
-  }
-  check_agreement(by_rank);
+  pairs.emplace_back("the file in pipeline_schedule", plan.schedule.fingerprint);
+  compare(with_versions(std::move(pairs)), environment, store);
 }
 
 // Where the schedule was left open. Collective.
@@ -92,20 +93,32 @@ void limit_threads(const Environment& environment) {
   }
 }
 
+constexpr std::int64_t kSavePatience = 1800;  // Seconds.
+
 class Trainer {
  public:
-  Trainer(const TrainContext& context, Plan& plan, TensorMemory& memory)
+  // `save_store`: another client of the store, for the thread that saves.
+  Trainer(const TrainContext& context, Plan& plan, TensorMemory& memory, FailureWatch& watch,
+          c10::intrusive_ptr<c10d::Store> save_store)
       : context_(context),
+        watch_(watch),
         config_(plan.config),
         data_(plan.data),
         schedule_(plan.schedule.make(context)),
         main_gradients_(schedule_->main_gradients()),
         optimizer_(make_optimizer(config_, schedule_->chunks(), main_gradients_, &context.parallel)),
+        checkpoints_({context, schedule_->chunks(), *optimizer_, data_.num_tokens, std::move(save_store),
+                      [this](const std::string& line) { say(line); }}),
+        position_(checkpoints_.load()),
         memory_(context, *schedule_, memory),
         timeline_(context, *schedule_, memory_),
         choice_(plan.choice) {
     if (context.parallel.rank() == 0) {
-      log_.emplace(config_, stdout);
+      log_.emplace(config_, stdout, position_.iteration);
+      std::for_each(early_lines_.begin(), early_lines_.end(), [this](const std::string& line) { log_->say(line); });
+    }
+    if (position_.iteration > 0) {
+      data_.training->set_consumed_samples(position_.consumed_samples);
     }
   }
 
@@ -119,12 +132,28 @@ class Trainer {
         config_.num_microbatches(), config_.micro_batch_size, config_.seq_length, data_.training->size(),
         config_.data_path));
     write_choice();
-    for (std::int64_t iteration = 1; iteration <= config_.train_iters; ++iteration) {
+    if (position_.iteration >= config_.train_iters) {
+      say(fmt::format("nothing to do: iteration {} of {} is done", position_.iteration, config_.train_iters));
+      return;
+    }
+    watch_.progress().follow(schedule_->activity());
+    watch_.begin_training();
+    for (std::int64_t iteration = position_.iteration + 1; iteration <= config_.train_iters; ++iteration) {
+      enter(fmt::format("step {}", iteration));
       const IterationRecord record = step(iteration);
+      position_ = {iteration, data_.training->consumed_samples()};
       if (log_) {
         log_->add(record);
       }
+      count_skipped(record.skipped);
+      enter_saving();
+      checkpoints_.after_step(position_);
+      stop_where_agreed();
     }
+    enter_saving();
+    checkpoints_.save(position_);
+    checkpoints_.finish();
+    enter("the end", /*waits=*/true);
     write_actions();
     timeline_.write(*optimizer_);
     report_memory();
@@ -137,9 +166,57 @@ class Trainer {
   }
 
  private:
+  void enter(const std::string& part, bool waits = false) {
+    watch_.progress().enter(part, std::chrono::seconds(config_.step_patience()), waits);
+  }
+
+  // Disks may take longer than steps.
+  void enter_saving() {
+    const std::int64_t patience = std::max(config_.step_patience(), kSavePatience);
+    watch_.progress().enter(fmt::format("saving step {}", position_.iteration), std::chrono::seconds(patience));
+  }
+
+  // Every rank counts the same.
+  void count_skipped(bool skipped) {
+    skipped_in_a_row_ = skipped ? skipped_in_a_row_ + 1 : 0;
+    if (skipped_in_a_row_ > config_.max_skipped_steps) {
+      throw RunError(ExitCode::kNotFinite,
+                     fmt::format("loss or gradients were not finite in {} step(s) in a row, and max_skipped_steps is "
+                                 "{}; it began in {}",
+                                 skipped_in_a_row_, config_.max_skipped_steps, first_bad_));
+    }
+  }
+
+  // Signals land at different steps of different ranks: all stop behind the same one.
+  void stop_where_agreed() {
+    enter(fmt::format("the end of step {}", position_.iteration), /*waits=*/true);
+    const at::Tensor wishes = at::full({1}, watch_.stop_requested() ? 1.0 : 0.0, at::kDouble);
+    if (sum_over(context_.parallel.world(), wishes).item<double>() == 0) {
+      return;
+    }
+    std::string saved = "nothing is saved, since `save` is not set";
+    if (!config_.save.empty()) {
+      enter_saving();
+      checkpoints_.save(position_);
+      checkpoints_.finish();
+      saved = fmt::format("saved in {}", config_.save);
+    }
+    throw RunError(ExitCode::kPreempted,
+                   fmt::format("stopped behind step {}, as a signal asked for; {}", position_.iteration, saved));
+  }
+
+  void note_bad(std::int64_t iteration, const StepOutcome& outcome) {
+    if (outcome.skipped) {
+      first_bad_ = outcome.first_bad.value_or("a sum over ranks of finite values");
+      say(fmt::format("step {} is skipped: not finite, first in {}", iteration, first_bad_));
+    }
+  }
+
   void say(const std::string& line) {
     if (log_) {
       log_->say(line);
+    } else if (context_.parallel.rank() == 0) {
+      early_lines_.push_back(line);
     }
   }
 
@@ -173,7 +250,9 @@ class Trainer {
     memory_.begin_step();
     record.lm_loss = schedule_->train_step(read_by([this](int index) { return data_.training->read(index); }));
     memory_.end_step();
-    const StepOutcome outcome = schedule_->optimizer_step(*optimizer_, config_.clip_grad);
+    const StepOutcome outcome =
+        schedule_->optimizer_step(*optimizer_, config_.clip_grad, /*skip=*/!std::isfinite(record.lm_loss));
+    note_bad(iteration, outcome);
     balance_experts(config_, schedule_->chunks(), context_.parallel, outcome.skipped);
     data_.training->advance();
     const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
@@ -244,15 +323,21 @@ class Trainer {
   }
 
   const TrainContext& context_;
+  FailureWatch& watch_;
   const Config& config_;
   TrainingData& data_;
   std::unique_ptr<ForwardBackward> schedule_;
   NamedTensors main_gradients_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::optional<TrainLog> log_;
+  std::vector<std::string> early_lines_;  // Said before there is a log.
+  Checkpoints checkpoints_;
+  TrainingPosition position_;
+  std::int64_t skipped_in_a_row_ = 0;
+  std::string first_bad_;  // Of the last step that was skipped.
   MemoryReport memory_;
   TimelineRecorder timeline_;
   const std::optional<ScheduleChoice>& choice_;
-  std::optional<TrainLog> log_;
 };
 
 void train(Plan& plan, const Environment& environment, const Rendezvous& rendezvous, FailureWatch& watch) {
@@ -262,47 +347,87 @@ void train(Plan& plan, const Environment& environment, const Rendezvous& rendezv
   std::optional<Trainer> trainer;
   const auto memory = count_tensor_memory();
   try {
+    const std::chrono::seconds patience(std::max(plan.config.timeout_s, plan.config.step_patience()));
+    watch.progress().enter("the start",
+                           patience + std::chrono::seconds(static_cast<int>(plan.config.schedule_search_s)));
     compare_with_other_ranks(plan, environment, *rendezvous.store());
     settle_schedule(plan, environment, *rendezvous.store());
-    groups.emplace(plan.layout, environment, rendezvous.store(), std::chrono::seconds(plan.config.timeout_s));
+    groups.emplace(plan.layout, environment, rendezvous.store(), transport_timeout(plan.config));
     context.emplace(TrainContext{plan.config, *groups, rendezvous.store(), plan.config.output_dir});
     context->memory = memory;
-    trainer.emplace(*context, plan, *memory);
+    trainer.emplace(*context, plan, *memory, watch, plan.config.save.empty() ? nullptr : rendezvous.connect());
     trainer->run();
     watch.finish();
+  } catch (const c10::DistError& error) {
+    watch.fail(PeerLost(text_of(error)));
+  } catch (const RunError& error) {
+    if (error.code() == ExitCode::kPreempted) {  // As all others do.
+      watch.finish();
+      exit_with_error(environment.rank, error.what(), error.code());
+    }
+    watch.fail(error);
   } catch (const std::exception& error) {
-    watch.fail(error.what());
+    watch.fail(error);
   }
 }
 
-Rendezvous meet(const Environment& environment, std::chrono::seconds timeout, const std::string& mistake) {
+Failure failure_of(const std::exception_ptr& mistake, int rank) {
+  try {
+    std::rethrow_exception(mistake);
+  } catch (const std::exception& error) {
+    return {rank, exit_code_of(error), "", text_of(error)};
+  }
+}
+
+Rendezvous meet_at_store(const Environment& environment, std::chrono::seconds timeout,
+                         const std::exception_ptr& mistake) {
   try {
     return Rendezvous(environment, timeout);
   } catch (const std::exception& error) {
-    exit_with_error(environment.rank, mistake.empty() ? error.what() : mistake);
+    const Failure own =
+        mistake ? failure_of(mistake, environment.rank) : Failure{{}, exit_code_of(error), "", error.what()};
+    exit_with_error(environment.rank, own.message, own.code);
   }
 }
 
 constexpr std::chrono::seconds kTimeoutWithoutPlan{10};
 
+Environment read_own_environment() {
+  try {
+    return read_environment(process_variable);
+  } catch (const std::exception& mistake) {
+    report_bad_environment(mistake);
+    throw;
+  }
+}
+
 }  // namespace
 
 void run_train(const TrainOptions& options, const ScheduleRegistry& registry) {
-  const Environment environment = read_environment(process_variable);
+  const Environment environment = read_own_environment();
+  FailureWatch watch(environment.rank, environment.world_size);
   limit_threads(environment);
   std::optional<Plan> plan;
-  std::string mistake;
+  std::exception_ptr mistake;
   try {
     plan = make_plan(options, registry, environment);
-  } catch (const std::exception& error) {
-    mistake = error.what();
+    watch.set_folder(plan->config.output_dir);
+  } catch (const std::exception&) {
+    mistake = std::current_exception();
   }
   // With a mistake too: the other ranks may have made none, and would wait.
-  const Rendezvous rendezvous =
-      meet(environment, plan ? std::chrono::seconds(plan->config.timeout_s) : kTimeoutWithoutPlan, mistake);
-  FailureWatch watch(rendezvous, environment.rank, environment.world_size);
-  if (!plan) {
-    watch.fail(mistake);
+  const std::chrono::seconds patience = plan ? std::chrono::seconds(plan->config.timeout_s) : kTimeoutWithoutPlan;
+  const Rendezvous rendezvous = meet_at_store(environment, patience, mistake);
+  if (mistake && environment.world_size > 1) {
+    report_from_outside(rendezvous.boards(), failure_of(mistake, environment.rank));
+  }
+  try {
+    meet(environment, rendezvous, patience, watch);
+  } catch (const std::exception& error) {
+    watch.fail(error);
+  }
+  if (mistake) {
+    watch.fail(failure_of(mistake, environment.rank));
   }
   train(*plan, environment, rendezvous, watch);
 }

@@ -15,8 +15,8 @@ struct TrainOptions {
   Overrides overrides;
 };
 
-// Returns once all ranks are done. A failure of this rank or of another ends the process with code 1, after a message
-// on stderr that names the rank it comes from.
+// Returns once all ranks are done. A failure of this rank or of another ends the process with a code of its own
+// (exit_code.h), after a message on stderr that names the rank it comes from.
 void run_train(const TrainOptions& options, const ScheduleRegistry& registry);
 
 }  // namespace pretrain_gpt

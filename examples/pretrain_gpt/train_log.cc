@@ -3,13 +3,37 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <fstream>
+#include <string>
+#include <vector>
+
 namespace pretrain_gpt {
 
-TrainLog::TrainLog(const Config& config, std::FILE* stream)
+namespace {
+
+constexpr const char* kMetrics = "metrics.jsonl";
+
+// Those of iterations 1 to `done`, one after the other.
+std::vector<std::string> lines_of(const std::filesystem::path& path, std::int64_t done) {
+  std::vector<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; static_cast<std::int64_t>(lines.size()) < done && std::getline(file, line);) {
+    if (!line.starts_with(fmt::format("{{\"iteration\":{},", lines.size() + 1))) {
+      break;
+    }
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+}  // namespace
+
+TrainLog::TrainLog(const Config& config, std::FILE* stream, std::int64_t done)
     : config_(config),
       stream_(stream),
       is_terminal_(::isatty(::fileno(stream)) == 1),
-      metrics_(std::filesystem::path(config.output_dir) / "metrics.jsonl") {}
+      metrics_(std::filesystem::path(config.output_dir) / kMetrics,
+               lines_of(std::filesystem::path(config.output_dir) / kMetrics, done)) {}
 
 void TrainLog::say(const std::string& line) {
   erase_bar();

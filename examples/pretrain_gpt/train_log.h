@@ -4,6 +4,7 @@
 // where that stream is a terminal, a progress bar below the lines. Rank 0 owns one; the other ranks have none.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <string>
@@ -15,8 +16,9 @@ namespace pretrain_gpt {
 
 class TrainLog {
  public:
-  // Starts metrics.jsonl anew. Throws UserError where it cannot be written. `config` outlives the log.
-  TrainLog(const Config& config, std::FILE* stream);
+  // Starts metrics.jsonl anew, but for the lines of iterations up to `done`, with which the run goes on. Throws UserError
+  // where it cannot be written. `config` outlives the log.
+  TrainLog(const Config& config, std::FILE* stream, std::int64_t done = 0);
 
   void say(const std::string& line);
   // Throws UserError where metrics.jsonl cannot take the record, for one on a full disk.

@@ -14,6 +14,7 @@ inline constexpr int kExitUsage = 2;      // The command line or a file is wrong
 
 void add_ab(CLI::App& app, int& status);
 void add_plan(CLI::App& app, int& status);
+void add_postmortem(CLI::App& app, int& status);
 void add_draw(CLI::App& app, int& status);
 void add_check(CLI::App& app, int& status);
 void add_claims(CLI::App& app, int& status);

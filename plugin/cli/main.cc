@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   add_overlap(app, status);
   add_profile(app, status);
   add_ab(app, status);
+  add_postmortem(app, status);
   add_demo(app, status);
   try {
     app.parse(argc, argv);

@@ -11,6 +11,7 @@ namespace dualpipe {
 namespace {
 
 constexpr std::string_view kOrigin = "report";
+constexpr int kDeepest = 32;  // Objects and lists in each other; a comparison needs 8. More would cost stack elsewhere.
 
 using Replacements = std::vector<std::pair<std::string, std::string_view>>;
 
@@ -43,9 +44,16 @@ std::string as_script(const std::string& json) {
       {{"<", "\\u003c"}, {">", "\\u003e"}, {"&", "\\u0026"}, {"\xE2\x80\xA8", "\\u2028"}, {"\xE2\x80\xA9", "\\u2029"}});
 }
 
+bool watch_depth(int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+  if (depth > kDeepest)
+    throw ScheduleError(kOrigin, "a comparison must have at most " + std::to_string(kDeepest) +
+                                     " objects and lists in each other, got more");
+  return true;
+}
+
 nlohmann::json parse(std::string_view text) {
   try {
-    return nlohmann::json::parse(text);
+    return nlohmann::json::parse(text, watch_depth);
   } catch (const nlohmann::json::exception& error) {
     throw ScheduleError(kOrigin, std::string("a comparison must be JSON, got ") + error.what());
   }

@@ -12,6 +12,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kShown = 60;
+constexpr int kDeepest = 16;  // Objects and lists in each other; the files need 4. More would cost stack elsewhere.
 
 std::string shorten(std::string_view text) {
   return text.size() <= kShown ? std::string(text) : std::string(text.substr(0, kShown)) + "...";
@@ -28,7 +29,12 @@ const Json& empty_list() {
 }  // namespace
 
 JsonLine::JsonLine(std::string file, int line, std::string_view text) : file_(std::move(file)), line_(line) {
-  object_ = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const auto watch_depth = [this](int depth, Json::parse_event_t, Json&) {
+    if (depth > kDeepest)
+      refuse("must have at most " + std::to_string(kDeepest) + " objects and lists in each other, got more");
+    return true;
+  };
+  object_ = Json::parse(text, watch_depth, /*allow_exceptions=*/false);
   if (!object_.is_object())
     refuse("must be a JSON object on one line, with null for numbers that are not finite, got: " + shorten(text));
 }

@@ -198,6 +198,16 @@ void require_one_run(const std::filesystem::path& file, const RankTimeline& firs
                         "\"schedule\" must be rank 0's = \"" + first.schedule + "\", got \"" + given.schedule + "\"");
 }
 
+// A number in a header must not cost tables that nothing in the files is worth.
+void require_stages_held(const std::filesystem::path& file, const std::vector<RankTimeline>& ranks) {
+  std::size_t held = 0;
+  for (const RankTimeline& rank : ranks) held += rank.stages.size();
+  if (static_cast<std::size_t>(ranks.front().num_stages) > held)
+    throw ScheduleError(file.string() + ":1",
+                        "\"num_stages\" must be at most the number of \"stages\" of all ranks = " +
+                            std::to_string(held) + ", got " + std::to_string(ranks.front().num_stages));
+}
+
 void require_whole_pipelines(const std::filesystem::path& folder, const std::vector<RankTimeline>& ranks) {
   const int size = ranks.front().pipeline_model_parallel_size;
   std::vector<int> count(size, 0);
@@ -223,6 +233,7 @@ std::vector<RankTimeline> read_timelines(const std::filesystem::path& folder) {
   if (ranks.empty() || static_cast<int>(ranks.size()) != ranks.front().world_size)
     throw ScheduleError((folder / ("timeline_rank" + std::to_string(ranks.size()) + ".jsonl")).string(),
                         "must be there beside the other ranks' files, got none");
+  require_stages_held(files.begin()->second, ranks);
   require_whole_pipelines(folder, ranks);
   return ranks;
 }

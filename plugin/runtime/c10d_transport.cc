@@ -16,6 +16,7 @@
 
 #include "plugin/runtime/c10d_waiter.h"
 #include "plugin/runtime/c10d_wire.h"
+#include "plugin/runtime/device_claim.h"
 #include "plugin/schedule/error.h"
 
 namespace dualpipe {
@@ -193,6 +194,15 @@ c10::intrusive_ptr<c10d::Store> store_for_edges(const c10d::ProcessGroup& group,
   return c10::make_intrusive<c10d::PrefixStore>("dualpipe/transport" + std::to_string(number), store);
 }
 
+// Collective over the store.
+void check_devices(c10d::Store& store, int rank, int size, at::Device device) {
+  const auto key = [](int of) { return "device/" + std::to_string(of); };
+  store.set(key(rank), encode(claim_device(device.index(), c10::impl::VirtualGuardImpl(device.type()).deviceCount())));
+  std::vector<DeviceClaim> claims;
+  for (int other = 0; other < size; ++other) claims.push_back(decode_claim(store.get_to_str(key(other))));
+  check_claims(claims);
+}
+
 std::unique_ptr<C10dWire> make_wire(const c10d::ProcessGroup& group, const c10::intrusive_ptr<c10d::Backend>& backend,
                                     c10::DeviceType type, const C10dTransportOptions& options) {
   const bool nccl = backend->getBackendName() == "nccl";
@@ -201,10 +211,11 @@ std::unique_ptr<C10dWire> make_wire(const c10d::ProcessGroup& group, const c10::
   }
   const int rank = backend->getRank();
   const auto store = store_for_edges(group, rank);
+  const at::Device device = c10::impl::VirtualGuardImpl(type).getDevice();
+  if (nccl) check_devices(*store, rank, backend->getSize(), device);
   auto groups = options.make_edge_groups
                     ? options.make_edge_groups(store, rank, links_of(options))
                     : make_nccl_edge_groups(store, rank, links_of(options), options.timeout, options.nccl_max_ctas);
-  const at::Device device = c10::impl::VirtualGuardImpl(type).getDevice();
   return make_edge_wire(backend, std::move(groups), device);
 }
 

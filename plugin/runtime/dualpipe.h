@@ -66,7 +66,9 @@
 #include "plugin/runtime/failure.h"
 #include "plugin/runtime/gradient_norm.h"
 #include "plugin/runtime/gradients.h"
+#include "plugin/runtime/non_finite.h"
 #include "plugin/runtime/parallel_groups.h"
+#include "plugin/runtime/ring_log.h"
 #include "plugin/runtime/stage_module.h"
 #include "plugin/runtime/statistics.h"
 #include "plugin/runtime/tensor_list.h"
@@ -102,6 +104,12 @@ struct PipelineOptions {
   // wakes this rank with an error where there is none.
   std::shared_ptr<FailureChannel> failures = {};
   std::function<void(const FailureRecord&)> on_fatal = {};
+  // Gets this rank's last actions and messages; may be read from any thread. Null: the pipeline makes one of its own.
+  std::shared_ptr<RingLog> ring_log = {};
+  // On failure the ring log is written into this folder, which is there; empty: it is not.
+  std::string ring_log_folder = {};
+  // Look at what enters and leaves stages, for Pipeline::find_non_finite(): a pass over each such tensor.
+  bool check_finite = false;
   Registry registry = builtin_registry();  // Add your own schedules here.
 };
 
@@ -165,6 +173,10 @@ class Pipeline {
   std::shared_ptr<Collectives> world() const;
   std::shared_ptr<const ReplicaLayout> replica_layout() const;
   const std::vector<GradientPart>& gradient_parts() const;
+  // Collective: where the last training step first went wrong, the same on every rank: of what entered and left stages
+  // (with check_finite), else of the gradients. Nothing where all of it is finite. After the gradients are final.
+  std::optional<NonFinite> find_non_finite();
+  const RingLog& ring_log() const;
   // What the weight-gradient store still holds: "" or "stage 0: micro-batches 2, 3 (1024 bytes)".
   std::string pending_weight_gradients() const;
   // Runs `body` on the failure path: recorded, told to the others, thrown as PipelineError.

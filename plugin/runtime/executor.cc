@@ -36,18 +36,28 @@ TensorList take(std::map<Key, TensorList>& handed_over, const Key& key) {
 }  // namespace
 
 Executor::Executor(int rank, Placement placement, const Stages& stages, OverlapPlan overlap,
-                   std::shared_ptr<Mailbox> mailbox, Gradients& gradients, GradientReduction& reduction)
+                   std::shared_ptr<Mailbox> mailbox, Gradients& gradients, GradientReduction& reduction,
+                   std::shared_ptr<RingLog> log)
     : rank_(rank),
       placement_(std::move(placement)),
       modules_(stages.begin(), stages.end()),
       overlap_(std::move(overlap)),
       mailbox_(std::move(mailbox)),
       gradients_(gradients),
-      reduction_(reduction) {}
+      reduction_(reduction),
+      log_(std::move(log)) {}
 
 Executor::~Executor() = default;
 
 std::string Executor::current_action() const { return has_current_ ? to_string(current_) : "the start of a step"; }
+
+std::optional<NonFiniteSighting> Executor::first_non_finite(int rank) const {
+  return finite_ ? finite_->first(rank) : std::nullopt;
+}
+
+void Executor::look(const Op& op, Crossing crossing, const TensorList& tensors) {
+  if (finite_ && step_.training) finite_->look(op.stage, op.micro_batch, crossing, tensors);
+}
 
 // Waiting ahead of an action is no part of it; what a pair waits for behind its start is counted.
 void Executor::mark_ready(double asked) {
@@ -63,6 +73,7 @@ StepOutputs Executor::run(const Row& row, StepInputs inputs) {
   step_ = std::move(inputs);
   recorder_.begin();
   reduced_.clear();
+  if (finite_ && step_.training) finite_->begin_step();
   const std::size_t messages = mailbox_->messages_sent();
   const std::size_t bytes = mailbox_->bytes_sent();
   mailbox_->set_training(step_.training);
@@ -94,6 +105,7 @@ void Executor::run_action(const Action& action) {
   current_ = action;
   has_current_ = true;
   if (!is_compute(action.op.kind)) return run_op(action.op);
+  const RingScope logged(*log_, RingKind::kCompute, to_string(action));
   at::RecordFunction guard(at::RecordScope::USER_SCOPE);
   if (guard.isActive()) guard.before("dualpipe::" + to_string(action));
   started_ = -1;
@@ -170,6 +182,7 @@ StageGraph& Executor::begin_forward(const Op& op) {
   const double asked = recorder_.seconds();
   TensorList inputs = take_inputs(op);
   mark_ready(asked);
+  if (op.stage == 0 || !is_local(op.stage - 1, op.micro_batch)) look(op, Crossing::kInput, inputs);
   StageGraph& graph = *(live_[key] = make_graph(op, std::move(inputs)));
   recorder_.saw_live(live_.size());
   return graph;
@@ -186,11 +199,13 @@ void Executor::finish_last_stage(const Op& op, StageOutputs outputs) {
                       outputs.loss.defined() ? to_string(spec_of({outputs.loss})[0]) : "an undefined tensor"));
     }
     results_.losses[op.micro_batch] = outputs.loss.detach();
+    look(op, Crossing::kLoss, {outputs.loss});
   }
   if (step_.return_outputs) results_.outputs[op.micro_batch] = detached(outputs.tensors);
 }
 
 void Executor::finish_forward(const Op& op, StageOutputs outputs) {
+  look(op, Crossing::kOutput, outputs.tensors);
   if (is_last(op.stage)) {
     finish_last_stage(op, std::move(outputs));
   } else if (is_local(op.stage + 1, op.micro_batch)) {
@@ -212,12 +227,14 @@ TensorList Executor::take_gradients(const Op& op) {
     gradients = take(handover_back_, key_of(op));
   } else {
     gradients = mailbox_->take_backward(op.stage, op.micro_batch);
+    look(op, Crossing::kOutputGradient, gradients);
   }
   mark_ready(asked);
   return gradients;
 }
 
 void Executor::pass_gradients(const Op& op, TensorList inputs, TensorList input_grads) {
+  look(op, Crossing::kInputGradient, input_grads);
   if (op.stage == 0) {
     if (any_requires_grad(inputs)) results_.input_grads[op.micro_batch] = std::move(input_grads);
   } else if (is_local(op.stage - 1, op.micro_batch)) {

@@ -23,6 +23,7 @@
 #include "plugin/runtime/gradient_reduction.h"
 #include "plugin/runtime/gradients.h"
 #include "plugin/runtime/mailbox.h"
+#include "plugin/runtime/non_finite.h"
 #include "plugin/runtime/overlap_plan.h"
 #include "plugin/runtime/stage_graph.h"
 #include "plugin/runtime/stage_module.h"
@@ -49,9 +50,10 @@ struct StepOutputs {
 
 class Executor {
  public:
-  // `gradients` and `reduction` outlive the executor. `overlap` covers the pairs of every row that run() gets.
+  // `gradients` and `reduction` outlive the executor. `overlap` covers the pairs of every row that run() gets. Compute
+  // actions go into `log`, which is never null.
   Executor(int rank, Placement placement, const Stages& stages, OverlapPlan overlap, std::shared_ptr<Mailbox> mailbox,
-           Gradients& gradients, GradientReduction& reduction);
+           Gradients& gradients, GradientReduction& reduction, std::shared_ptr<RingLog> log);
   ~Executor();
 
   StepOutputs run(const Row& row, StepInputs inputs);
@@ -65,6 +67,10 @@ class Executor {
   const OverlapPlan& overlap() const { return overlap_; }
   // Into the statistics from the next step on.
   void sample_memory_by(std::function<std::int64_t()> live_bytes) { recorder_.live_bytes = std::move(live_bytes); }
+  // From the next step on, what enters and leaves stages is looked at.
+  void check_finite() { finite_.emplace(); }
+  // Of the last training step, on this rank; nothing where it is not looked at.
+  std::optional<NonFiniteSighting> first_non_finite(int rank) const;
   // What was running last, "3B2"; for a failure's record.
   std::string current_action() const;
 
@@ -112,6 +118,7 @@ class Executor {
   void end_backward(const Op& op);
   void send(const Op& op);
   void mark_ready(double asked);
+  void look(const Op& op, Crossing crossing, const TensorList& tensors);
 
   bool is_last(int stage) const { return stage == placement_.stages() - 1; }
   bool is_local(int stage, int micro_batch) const { return placement_.rank_of(stage, micro_batch) == rank_; }
@@ -124,6 +131,9 @@ class Executor {
   std::shared_ptr<Mailbox> mailbox_;
   Gradients& gradients_;
   GradientReduction& reduction_;
+
+  std::shared_ptr<RingLog> log_;
+  std::optional<FiniteWatch> finite_;
 
   WeightGradStore store_;
   StepRecorder recorder_;

@@ -4,6 +4,7 @@
 // the rank that failed first, and none blames itself for another's death.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -40,6 +41,8 @@ class FailureChannel {
   virtual FailureRecord record(const FailureRecord& failure) = 0;
   // The first record, if there is one. Never blocks for long (one round trip to a store).
   virtual std::optional<FailureRecord> first() = 0;
+  // The first record as soon as there is one; nothing once `patience` is over. Polls, unless a channel knows better.
+  virtual std::optional<FailureRecord> wait_for_first(std::chrono::milliseconds patience);
 };
 
 }  // namespace dualpipe

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <exception>
-#include <thread>
 #include <utility>
 
 #include "plugin/runtime/transport.h"
@@ -21,16 +20,26 @@ FailurePath::FailurePath(int rank, std::vector<int> numbers, std::shared_ptr<Fai
 void FailurePath::watch(std::function<void(const std::string& why)> abort) {
   if (!failures_) return;
   watchdog_ = std::make_unique<Watchdog>(failures_, [this, abort = std::move(abort)](const FailureRecord& record) {
+    write_log(record);
     on_fatal_ ? call_on_fatal(record) : abort(record.to_string());
   });
 }
 
+void FailurePath::keep(std::shared_ptr<const RingLog> log, std::string folder) {
+  log_ = std::move(log);
+  folder_ = std::move(folder);
+}
+
+// A log that cannot be written must not hide the failure.
+void FailurePath::write_log(const FailureRecord& record) {
+  if (!log_) return;
+  std::call_once(written_, [&] { log_->write(folder_, failure_json(record.rank, record.action, record.cause)); });
+}
+
 FailureRecord FailurePath::first_record(const FailureRecord& mine, bool echo) {
   if (!failures_) return mine;
-  const auto deadline = std::chrono::steady_clock::now() + kEchoPatience;
-  while (echo && std::chrono::steady_clock::now() < deadline) {
-    if (const auto first = failures_->first()) return *first;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  if (echo) {
+    if (const auto first = failures_->wait_for_first(kEchoPatience)) return *first;
   }
   return failures_->record(mine);
 }
@@ -47,6 +56,7 @@ void FailurePath::fail(FailureRecord mine, bool echo) {
   } catch (const std::exception&) {
     // The channel is lost too; what this rank knows still stands.
   }
+  write_log(*failed_);
   if (on_fatal_) call_on_fatal(*failed_);
   std::throw_with_nested(PipelineError(number(), *failed_));
 }

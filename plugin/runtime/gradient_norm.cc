@@ -113,18 +113,25 @@ GradientNorm::GradientNorm(std::shared_ptr<Collectives> ranks, const Gradients& 
   }
 }
 
+at::Tensor GradientNorm::own_part(const Gradients& gradients, std::size_t parameter) const {
+  const at::Tensor gradient = gradients.gradient(parameter);
+  if (!gradient.defined() || parts_.empty() || parts_[parameter].cut_by.empty()) return gradient;
+  return gradient.reshape({-1}).slice(0, parts_[parameter].begin, parts_[parameter].end);
+}
+
 double GradientNorm::compute(const Gradients& gradients) {
   if (slots_ == 0) return 0;
   at::NoGradGuard no_grad;
   const auto options = at::TensorOptions().dtype(at::kDouble).device(ranks_->device());
   at::Tensor squares = at::zeros({slots_}, options);
+  at::Tensor others = at::zeros({}, options);
   for (std::size_t i = 0; i < slot_.size(); ++i) {
-    const at::Tensor gradient = slot_[i] ? gradients.gradient(i) : at::Tensor();
+    const at::Tensor gradient = own_part(gradients, i);
     if (!gradient.defined()) continue;
-    squares[*slot_[i]].copy_(parts_.empty() || parts_[i].cut_by.empty()
-                                 ? squared_norm(gradient)
-                                 : squared_norm(gradient.reshape({-1}).slice(0, parts_[i].begin, parts_[i].end)));
+    const at::Tensor square = squared_norm(gradient);
+    slot_[i] ? squares[*slot_[i]].copy_(square) : others.add_(square.masked_fill(square.isfinite(), 0));
   }
+  squares[0].add_(others);  // Nothing, unless a copy that somebody else counts is not finite.
   ranks_->all_reduce_sum(squares);
   const at::Tensor on_host = squares.cpu();
   return std::sqrt(compensated_sum(on_host.data_ptr<double>(), on_host.numel()));

@@ -38,12 +38,15 @@ class GradientNorm {
   // `parts` by parameter; without any every gradient is whole. Throws ScheduleError on every rank where one name (of
   // one shard) has two shapes.
   GradientNorm(std::shared_ptr<Collectives> ranks, const Gradients& gradients, std::vector<GradientPart> parts = {});
-  // Collective. NaN or infinity where any gradient has one. Undefined gradients count as zero.
+  // Collective. NaN or infinity where any gradient has one, on whichever of the ranks that hold it: copies that are
+  // counted elsewhere are looked at too. Undefined gradients count as zero.
   double compute(const Gradients& gradients);
   // Number of logical parameters over all ranks; a shard of one is one.
   std::size_t size() const { return size_; }
 
  private:
+  at::Tensor own_part(const Gradients& gradients, std::size_t parameter) const;
+
   std::shared_ptr<Collectives> ranks_;
   std::vector<GradientPart> parts_;                // By local parameter; empty: all whole.
   std::vector<std::optional<std::int64_t>> slot_;  // By local parameter: index into `squares`; none: others count it.

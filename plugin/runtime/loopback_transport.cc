@@ -20,7 +20,7 @@
 namespace dualpipe {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using TimePoint = LoopbackClock::TimePoint;
 
 struct Posting {
   Posting(const MessageName& name, const TensorList& tensors) : name(name), tensors(tensors) {}
@@ -28,8 +28,8 @@ struct Posting {
   MessageName name;
   TensorList tensors;
   std::atomic<bool> done = false;
-  Clock::time_point arrival;  // Once done: when wait() may return.
-  std::string error;          // Once done: the two sides do not match.
+  TimePoint arrival;  // Once done: when wait() may return.
+  std::string error;  // Once done: the two sides do not match.
 };
 using PostingPtr = std::shared_ptr<Posting>;
 
@@ -107,8 +107,8 @@ class Hub {
     if (options_.delay.count() > 0 || endpoint.aborted || !posting.done) {
       std::unique_lock lock(mutex_);
       sleep_until_done(lock, posting.name.rank, describe, [&] { return posting.done.load(); });
-      while (Clock::now() < posting.arrival) {
-        endpoint.wake.wait_until(lock, posting.arrival);
+      while (clock().now() < posting.arrival) {
+        clock().wait_until(lock, endpoint.wake, posting.arrival);
         throw_if_aborted(endpoint, describe);
       }
     }
@@ -147,10 +147,12 @@ class Hub {
       endpoint.aborted = true;
       endpoint.reason = why;
     }
-    endpoint.wake.notify_all();
+    clock().notify_all(endpoint.wake);
   }
 
  private:
+  LoopbackClock& clock() const { return *options_.clock; }
+
   using LineKey = std::tuple<int, int, int>;  // From, to, channel.
 
   // Numbers the posting; gives back the other side's, if that came first.
@@ -183,7 +185,7 @@ class Hub {
     } else {
       error = mismatch(send, receive);
     }
-    const Clock::time_point now = Clock::now();
+    const TimePoint now = clock().now();
     Endpoint& endpoint = endpoints_[other.name.rank];
     std::unique_lock lock(mutex_);
     send.arrival = now;
@@ -193,7 +195,7 @@ class Hub {
     const bool wakes = endpoint.waiting > 0;
     lock.unlock();
     if (wakes) {
-      endpoint.wake.notify_all();
+      clock().notify_all(endpoint.wake);
     }
   }
 
@@ -201,11 +203,12 @@ class Hub {
   void sleep_until_done(std::unique_lock<std::mutex>& lock, int rank, Describe describe, Done done) {
     Endpoint& endpoint = endpoints_[rank];
     throw_if_aborted(endpoint, describe);
-    const Clock::time_point deadline = Clock::now() + options_.timeout;
+    const TimePoint deadline = clock().now() + options_.timeout;
     while (!done()) {
       ++endpoint.waiting;
-      const bool late = endpoint.wake.wait_until(lock, deadline) == std::cv_status::timeout;
+      clock().wait_until(lock, endpoint.wake, deadline);
       --endpoint.waiting;
+      const bool late = clock().now() >= deadline;
       throw_if_aborted(endpoint, describe);
       if (late && !done()) {
         throw TransportError(describe() + ": timed out after " + std::to_string(options_.timeout.count()) + " ms");
@@ -231,7 +234,7 @@ class Hub {
 
   void wake_all() {
     for (Endpoint& endpoint : endpoints_) {
-      endpoint.wake.notify_all();
+      clock().notify_all(endpoint.wake);
     }
   }
 
@@ -323,6 +326,14 @@ class LoopbackFailureChannel : public FailureChannel {
 };
 
 }  // namespace
+
+TimePoint LoopbackClock::now() { return std::chrono::steady_clock::now(); }
+
+void LoopbackClock::wait_until(std::unique_lock<std::mutex>& lock, std::condition_variable& wake, TimePoint deadline) {
+  wake.wait_until(lock, deadline);
+}
+
+void LoopbackClock::notify_all(std::condition_variable& wake) { wake.notify_all(); }
 
 std::vector<std::shared_ptr<Transport>> make_loopback(int ranks, const LoopbackOptions& options) {
   auto hub = std::make_shared<Hub>(ranks, options);

@@ -17,6 +17,17 @@ Op wait_for(Kind send, int stage, int micro_batch) {
   return make_op(stage, send == Kind::kSendForward ? Kind::kWaitSendForward : Kind::kWaitSendBackward, micro_batch);
 }
 
+Op send_of(const Op& wait_send) {
+  const bool forward = wait_send.kind == Kind::kWaitSendForward;
+  return make_op(wait_send.stage, forward ? Kind::kSendForward : Kind::kSendBackward, wait_send.micro_batch);
+}
+
+std::size_t bytes_of(const TensorList& tensors) {
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += tensor.nbytes();
+  return bytes;
+}
+
 // Without the graph that it is in. Most are as they have to be: nothing is dispatched for them.
 at::Tensor plain(const at::Tensor& tensor) {
   at::Tensor values = tensor.requires_grad() ? tensor.variable_data() : tensor;
@@ -57,8 +68,12 @@ void append_words(std::vector<std::int64_t>& words, const at::Tensor& tensor) {
 
 }  // namespace
 
-Mailbox::Mailbox(std::shared_ptr<Transport> transport, Placement placement, bool variable_seq_lengths)
-    : transport_(std::move(transport)), placement_(std::move(placement)), variable_(variable_seq_lengths) {}
+Mailbox::Mailbox(std::shared_ptr<Transport> transport, Placement placement, bool variable_seq_lengths,
+                 std::shared_ptr<RingLog> log)
+    : transport_(std::move(transport)),
+      placement_(std::move(placement)),
+      variable_(variable_seq_lengths),
+      log_(std::move(log)) {}
 
 int Mailbox::sender_of(const Op& recv) const {
   const int from = recv.kind == Kind::kRecvForward ? recv.stage - 1 : recv.stage + 1;
@@ -67,9 +82,11 @@ int Mailbox::sender_of(const Op& recv) const {
 
 void Mailbox::keep(const Op& wait_send, int peer, TensorList tensors) {
   if (tensors.empty()) return;
-  for (const at::Tensor& tensor : tensors) bytes_sent_ += tensor.nbytes();
+  const std::size_t bytes = bytes_of(tensors);
+  bytes_sent_ += bytes;
   ++messages_sent_;
-  unsettled_[wait_send].push_back(transport_->send(peer, kChannel, tensors));
+  const RingLog::Id logged = log_->post(RingKind::kSend, to_string(send_of(wait_send)), peer, bytes);
+  unsettled_[wait_send].push_back({transport_->send(peer, kChannel, tensors), logged});
 }
 
 void Mailbox::send_envelope(const Op& wait_send, int peer, const BoundarySpec& spec) {
@@ -151,6 +168,7 @@ void Mailbox::post_payload(Incoming& incoming, int peer) {
     incoming.own_spec = std::move(sent.mapped());
   }
   incoming.payload = allocate(incoming.spec(), transport_->device(), backward);
+  log_->set_bytes(incoming.logged, static_cast<std::int64_t>(bytes_of(incoming.payload)));
   if (!incoming.payload.empty()) incoming.transfer = transport_->receive(peer, kChannel, incoming.payload);
 }
 
@@ -159,6 +177,7 @@ void Mailbox::post(const Op& recv) {
   check(incoming.transfer == nullptr && incoming.envelope_transfer == nullptr, "a receive is posted once");
   incoming.op = recv;
   const int peer = sender_of(recv);
+  incoming.logged = log_->post(RingKind::kReceive, to_string(recv), peer);
   Edge& queue = unresolved_[peer];
   if (queue.empty() && knows_shapes(recv)) return post_payload(incoming, peer);
   if (queue.empty()) post_envelope(incoming, peer);
@@ -186,9 +205,11 @@ void Mailbox::resolve(const Op& recv, int peer) {
 }
 
 Mailbox::Incoming Mailbox::take(const Op& recv) {
-  resolve(recv, sender_of(recv));
   Incoming& incoming = incoming_.at(recv);
+  log_->start(incoming.logged);
+  resolve(recv, sender_of(recv));
   if (incoming.transfer) incoming.transfer->wait();
+  log_->done(incoming.logged);
   Incoming arrived = std::move(incoming);
   incoming_.erase(recv);
   return arrived;
@@ -217,7 +238,11 @@ TensorList Mailbox::take_backward(int stage, int micro_batch) {
 void Mailbox::settle(const Op& wait_send) {
   const auto found = unsettled_.find(wait_send);
   if (found == unsettled_.end()) return;
-  for (const auto& transfer : found->second) transfer->wait();
+  for (const Outgoing& outgoing : found->second) {
+    log_->start(outgoing.logged);
+    outgoing.transfer->wait();
+    log_->done(outgoing.logged);
+  }
   unsettled_.erase(found);
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "plugin/runtime/envelope.h"
+#include "plugin/runtime/ring_log.h"
 #include "plugin/runtime/tensor_list.h"
 #include "plugin/runtime/transport.h"
 #include "plugin/schedule/action.h"
@@ -29,7 +30,9 @@ namespace dualpipe {
 
 class Mailbox {
  public:
-  Mailbox(std::shared_ptr<Transport> transport, Placement placement, bool variable_seq_lengths);
+  // Every message goes into `log`.
+  Mailbox(std::shared_ptr<Transport> transport, Placement placement, bool variable_seq_lengths,
+          std::shared_ptr<RingLog> log);
 
   // Chooses the agreement that F messages go by.
   void set_training(bool training) { training_ = training; }
@@ -65,6 +68,11 @@ class Mailbox {
     const BoundarySpec& spec() const { return agreed ? *agreed : own_spec; }
     TensorList payload;
     std::unique_ptr<Transfer> transfer;  // Null where the payload has no tensors.
+    RingLog::Id logged = 0;
+  };
+  struct Outgoing {
+    std::unique_ptr<Transfer> transfer;
+    RingLog::Id logged = 0;
   };
   using Edge = std::deque<Op>;  // Receives from one peer whose payload is not posted yet, in the sender's order.
 
@@ -89,7 +97,8 @@ class Mailbox {
   std::map<std::pair<int, int>, BoundarySpec> sent_;
   std::map<Op, Incoming> incoming_;
   std::map<int, Edge> unresolved_;  // By peer.
-  std::map<Op, std::vector<std::unique_ptr<Transfer>>> unsettled_;
+  std::map<Op, std::vector<Outgoing>> unsettled_;
+  std::shared_ptr<RingLog> log_;
   std::size_t messages_sent_ = 0;
   std::size_t bytes_sent_ = 0;
 };

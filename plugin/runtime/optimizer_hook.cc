@@ -33,16 +33,17 @@ OptimizerHook::OptimizerHook(Pipeline& pipeline, torch::optim::Optimizer& optimi
       clip_grad_(checked_clip(clip_grad)),
       norm_(pipeline.world(), pipeline.gradients(), pipeline.gradient_parts()) {}
 
-OptimizerStep OptimizerHook::step() {
+OptimizerStep OptimizerHook::step(bool skip) {
   pipeline_.finish_gradients();
   OptimizerStep result;
   pipeline_.guarded("optimizer step", [&] {
     result.grad_norm = norm_.compute(pipeline_.gradients());
-    result.skipped = !std::isfinite(result.grad_norm);
+    result.skipped = skip || !std::isfinite(result.grad_norm);
     if (result.skipped) return;
     clip_gradients(pipeline_.gradients(), result.grad_norm, clip_grad_);
     optimizer_.step();
   });
+  if (result.skipped) result.first_bad = pipeline_.find_non_finite();
   return result;
 }
 

@@ -15,7 +15,8 @@ namespace dualpipe {
 
 struct OptimizerStep {
   double grad_norm = 0;  // Before clipping; equal bits on every rank.
-  bool skipped = false;  // Some gradient is NaN or infinite; parameters are unchanged, everywhere.
+  bool skipped = false;  // Some gradient is NaN or infinite, or the caller said so; nothing has changed, anywhere.
+  std::optional<NonFinite> first_bad = {};  // Of a step that was not finite, where somebody saw it begin.
 };
 
 class OptimizerHook {
@@ -23,8 +24,9 @@ class OptimizerHook {
   // Collective. `optimizer` may have no parameters. Both outlive the hook. Throws ScheduleError where clip_grad is
   // negative or not finite, and where mirrors keep their own halves (reduce_mirrors false): they would step apart.
   OptimizerHook(Pipeline& pipeline, torch::optim::Optimizer& optimizer, double clip_grad = 0);
-  // Collective, once per training step. Does not zero gradients. clip_grad 0 clips nothing.
-  OptimizerStep step();
+  // Collective, once per training step. Does not zero gradients. clip_grad 0 clips nothing. With `skip`, the same on
+  // every rank (of a loss that is not finite, say), gradients become final and nothing else changes.
+  OptimizerStep step(bool skip = false);
 
  private:
   Pipeline& pipeline_;

@@ -24,6 +24,7 @@ Pipeline::Impl::Impl(std::string schedule, std::shared_ptr<Transport> over,
   agree(*replicas.world(), digest_of(name, plan, options, transport->size()), error);
   build(std::move(parameters));
   failure = std::make_unique<FailurePath>(transport->rank(), replicas.numbers(), options.failures, options.on_fatal);
+  if (!options.ring_log_folder.empty()) failure->keep(log, options.ring_log_folder);
   failure->watch([this](const std::string& why) { replicas.abort(why); });
 }
 
@@ -45,9 +46,12 @@ void Pipeline::Impl::build(std::vector<StageParameter> parameters) {
   replicas.connect(options, parameters, plan.reduction_order, !plan.loss_ids.empty(),
                    placement.mirror_of(transport->rank()));
   reduction = make_reduction(std::move(parameters));
-  auto mailbox = std::make_shared<Mailbox>(transport, placement, options.variable_seq_lengths);
+  log = options.ring_log;
+  if (!log) log = std::make_shared<RingLog>(replicas.world()->rank(), replicas.world()->size(), replicas.numbers());
+  auto mailbox = std::make_shared<Mailbox>(transport, placement, options.variable_seq_lengths, log);
   executor = std::make_unique<Executor>(transport->rank(), placement, stages, std::move(overlap), std::move(mailbox),
-                                        *gradients, *reduction);
+                                        *gradients, *reduction, log);
+  if (options.check_finite) executor->check_finite();
   executor->sample_memory_by(options.live_bytes);
   weights = make_weights();
 }
@@ -130,7 +134,11 @@ void Pipeline::finish_gradients() {
 }
 
 void Pipeline::guarded(const std::string& action, const std::function<void()>& body) {
-  impl_->guarded([&] { return action; }, body);
+  impl_->guarded([&] { return action; },
+                 [&] {
+                   const RingScope logged(*impl_->log, RingKind::kCollective, action);
+                   body();
+                 });
 }
 
 int Pipeline::rank() const { return impl_->transport->rank(); }
@@ -155,6 +163,14 @@ std::shared_ptr<Transport> Pipeline::transport() const { return impl_->transport
 std::shared_ptr<Collectives> Pipeline::world() const { return impl_->replicas.world(); }
 std::shared_ptr<const ReplicaLayout> Pipeline::replica_layout() const { return impl_->replicas.layout(); }
 const std::vector<GradientPart>& Pipeline::gradient_parts() const { return impl_->replicas.parts(); }
+const RingLog& Pipeline::ring_log() const { return *impl_->log; }
+
+std::optional<NonFinite> Pipeline::find_non_finite() {
+  std::optional<NonFinite> first;
+  guarded("the search for what is not finite", [&] { first = impl_->find_non_finite(); });
+  return first;
+}
+
 std::string Pipeline::pending_weight_gradients() const {
   return impl_->executor->store().empty() ? "" : impl_->executor->store().describe();
 }

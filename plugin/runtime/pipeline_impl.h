@@ -45,6 +45,8 @@ struct Pipeline::Impl {
   void require_no_pending_gradients() const;
   void compare_copies();
   void finish_gradients();
+  std::optional<NonFiniteSighting> first_non_finite() const;  // On this rank.
+  std::optional<NonFinite> find_non_finite();                 // Collective.
   StepStatistics all_statistics() const;
 
   std::string name;
@@ -56,6 +58,7 @@ struct Pipeline::Impl {
   OverlapPlan overlap;  // Until the executor has it.
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<GradientReduction> reduction;
+  std::shared_ptr<RingLog> log;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<LossWeights> weights;
   std::map<int, double> weight_of;         // By micro-batch, of the current step.

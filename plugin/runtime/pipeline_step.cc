@@ -63,6 +63,7 @@ std::optional<double> Pipeline::Impl::mean_over_ranks(double local, bool has_los
     if (transport->rank() != plan.first_loss_rank()) parts.zero_();
   }
   parts = parts.to(transport->device());
+  const RingScope logged(*log, RingKind::kCollective, "the mean loss");
   transport->all_reduce_sum(parts);
   const at::Tensor sums = parts.cpu();
   if (sums[1].item<double>() == 0) return std::nullopt;
@@ -139,10 +140,35 @@ void Pipeline::Impl::finish_gradients() {
   for (int stage : plan.reduction_order) {
     if (!executor->reduced().contains(stage)) reduction->start(stage, *gradients);
   }
-  reduction->finish(*gradients);
+  {
+    const RingScope logged(*log, RingKind::kCollective, "the sum of gradients");
+    reduction->finish(*gradients);
+  }
   gradients->finish_step();
   gradients_open = false;
   statistics = all_statistics();
+}
+
+// What crossed a stage, else a gradient, whose micro-batches are summed.
+std::optional<NonFiniteSighting> Pipeline::Impl::first_non_finite() const {
+  const int rank = replicas.world()->rank();
+  if (auto sighting = executor->first_non_finite(rank)) return sighting;
+  const auto& parameters = gradients->parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (is_finite(gradients->gradient(i))) continue;
+    return NonFiniteSighting{{rank, parameters[i].stage, {}, "the gradient of " + full_name(parameters[i])},
+                             Crossing::kInputGradient};
+  }
+  return std::nullopt;
+}
+
+std::optional<NonFinite> Pipeline::Impl::find_non_finite() {
+  std::optional<NonFiniteSighting> first;
+  for (const std::string& text : replicas.world()->all_gather(encode(first_non_finite()))) {
+    const auto sighting = decode_sighting(text);
+    if (sighting && (!first || sighting->is_before(*first))) first = sighting;
+  }
+  return first ? std::optional(first->what) : std::nullopt;
 }
 
 void Pipeline::Impl::compare_copies() {

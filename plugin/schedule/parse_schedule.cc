@@ -68,11 +68,24 @@ std::size_t count_cells(const CellRows& rows) {
   return count;
 }
 
+// Far more than any file that lacks some of its actions, and no more than what a table over all of them may cost.
+constexpr std::size_t kMostPerAction = 16;
+
+void require_filled(int stages, int num_microbatches, std::size_t actions, const std::string& origin) {
+  const std::size_t wanted = static_cast<std::size_t>(stages) * static_cast<std::size_t>(num_microbatches);
+  if (wanted > kMostPerAction * actions) {
+    throw ScheduleError(origin, std::to_string(stages) + " stages and " + std::to_string(num_microbatches) +
+                                    " micro-batches must have an F each = " + std::to_string(wanted) + ", got " +
+                                    std::to_string(actions) + " actions in all");
+  }
+}
+
 // Every stage has an F for every micro-batch, so no number can be as large as the number of actions: a slip of the pen
 // must not become a schedule of two billion micro-batches.
 int count_microbatches(const CellRows& rows, const std::string& origin) {
   const int actions = static_cast<int>(count_cells(rows));
   int count = 0;
+  int stages = 0;
   for (int rank = 0; rank < static_cast<int>(rows.size()); ++rank) {
     for (const Cell& cell : rows[rank]) {
       for_each_op(cell.action, [&](const Op& op) {
@@ -82,9 +95,11 @@ int count_microbatches(const CellRows& rows, const std::string& origin) {
               "stages and micro-batches must be below the file's number of actions = " + std::to_string(actions));
         }
         count = std::max(count, op.micro_batch + 1);
+        stages = std::max(stages, op.stage + 1);
       });
     }
   }
+  require_filled(stages, count, static_cast<std::size_t>(actions), origin);
   return count;
 }
 

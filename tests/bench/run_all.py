@@ -36,6 +36,7 @@ BENCHMARKS = [
     ("bench_executor", ["--sizes", "1024"], own_bounds),
     ("bench_overlap", ["--only", "pair"], overlap_bounds),
     ("bench_split", [], split_bounds),
+    ("bench_binding", [], own_bounds),
 ]
 
 
@@ -68,6 +69,9 @@ def main():
     options = parser.parse_args()
     results = []
     for name, arguments, bounds_of in BENCHMARKS:
+        if not (options.build / "bin" / name).exists():  # bench_binding, without a Python package.
+            print(f"{name}: not built", flush=True)
+            continue
         if name == "bench_peers" and options.reference:
             arguments = [*arguments, "--reference", options.reference]
         results.append(run(options.build.absolute(), name, arguments, bounds_of))

@@ -172,7 +172,7 @@ TEST_F(TrainingRuns, ChooseMirrorsBesideDataParallelism) {
   args.insert(args.end(), settings.begin(), settings.end());
   args.back() = "memory_limit_gb=0.001";
   for (const Outcome& outcome : run_processes(4, "train", args, {.bound = std::chrono::seconds(60)})) {
-    EXPECT_EQ(outcome.exit_code, 1) << outcome.to_string();
+    EXPECT_EQ(outcome.exit_code, 10) << outcome.to_string();
     EXPECT_THAT(outcome.err, HasSubstr("no order fits memory_limit_gb = 0.001 on 2 ranks; the least that would: "));
   }
 }

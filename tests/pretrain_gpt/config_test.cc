@@ -156,6 +156,20 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"Batches", "micro_batch_size: 3\nglobal_batch_size: 16\n",
                 "[config] global_batch_size must be a multiple of micro_batch_size, got global_batch_size = 16 "
                 "(gpt.yaml:2), with micro_batch_size = 3 (gpt.yaml:1); for example 24"},
+        Refused{"SaveInterval", "save_interval: 5\n",
+                "[config] save_interval must be 0 without a save folder, got save_interval = 5 (gpt.yaml:1); for "
+                "example save: output/checkpoints"},
+        Refused{"AsyncSave", "async_save: true\n",
+                "[config] async_save must be false without a save folder, got async_save = true (gpt.yaml:1); for "
+                "example save: output/checkpoints"},
+        Refused{"CheckpointStep", "ckpt_step: 20\n",
+                "[config] ckpt_step must be left out without a load folder, got ckpt_step = 20 (gpt.yaml:1); for "
+                "example load: output/checkpoints"},
+        Refused{"Finetune", "finetune: true\n",
+                "[config] finetune must be false without a load folder, got finetune = true (gpt.yaml:1); for example "
+                "load: output/checkpoints"},
+        Refused{"Kept", "checkpoints_to_keep: 1\n",
+                "[gpt.yaml:1] checkpoints_to_keep must be an integer from 2 to 2147483647, got '1'; for example 2"},
         Refused{"LeastRate", "lr: 0.001\nmin_lr: 0.01\n",
                 "[config] min_lr must be at most lr, got min_lr = 0.01 (gpt.yaml:2), with lr = 0.001 (gpt.yaml:1); for "
                 "example 0.0001"},
@@ -401,6 +415,53 @@ TEST(Config, EveryExampleFileNamesOnlyKnownKeys) {
   EXPECT_GE(files, 1);
 }
 
+// A few lines must not grow without bound, and nothing may be read into a value that is not in it.
+TEST(Config, TakesPlainYamlAlone) {
+  const auto refused = [](const std::string& yaml) {
+    try {
+      parse_config(yaml, "gpt.yaml");
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refused("seed: 1\nlr: &rate 0.1\nmin_lr: *rate\n"),
+            "[gpt.yaml:2] lr must be written without an anchor (&name); remove it");
+  EXPECT_EQ(refused("seed: 1\nnum_layers: !!int 8\n"),
+            "[gpt.yaml:2] num_layers must be written without a tag, got tag:yaml.org,2002:int; remove it");
+  EXPECT_EQ(refused("seed: 1\npipeline_layer_counts: [[[[[[[[[[1]]]]]]]]]]\n"),
+            "[gpt.yaml:2] pipeline_layer_counts must not be nested deeper than 8 levels");
+  const std::string deep(100000, '[');
+  EXPECT_EQ(refused("lr: " + deep), "[gpt.yaml:1] lr must not be nested deeper than 8 levels");
+  EXPECT_EQ(refused("lr: 1e999\n"), "[gpt.yaml:1] lr must be a number of at least 0, got '1e999'; for example 0.003");
+  EXPECT_EQ(refused(std::string((1 << 20) + 1, '#')),
+            "[gpt.yaml:1] the file must be at most 1048576 bytes long, got 1048577");
+  EXPECT_EQ(refused("step_timout: 3\n"), "[gpt.yaml:1] unknown key 'step_timout'; did you mean 'step_timeout'?");
+}
+
+TEST(Config, AnOverrideIsPlainYamlToo) {
+  try {
+    parse_config("", "gpt.yaml", {"pipeline_layer_counts=[[[[[[[[[1]]]]]]]]]"});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "[--set pipeline_layer_counts=[[[[[[[[[1]]]]]]]]]] the file must not be nested deeper than "
+                 "8 levels");
+  }
+}
+
+TEST(Agreement, TellsWhichRanksHoldWhichValue) {
+  const KeyValues one{{"seed", "1"}}, other{{"seed", "2"}};
+  try {
+    check_agreement({one, other, one, other});
+    FAIL();
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "[config] seed must be the same on every rank, got 1 on ranks 0, 2 and 2 on ranks 1, 3; "
+                 "start all ranks with one configuration");
+  }
+}
+
 TEST(Agreement, RoundTripsThroughText) {
   const KeyValues pairs = key_values(parse_config("data_path: \"a\\nb\\\"c\"\n", "gpt.yaml"));
   EXPECT_EQ(pairs.size(), config_keys().size());
@@ -416,7 +477,7 @@ TEST(Agreement, NamesTheKeyAndBothValuesWithTheirRanks) {
   } catch (const UserError& error) {
     EXPECT_STREQ(
         error.what(),
-        "[config] lr must be the same on every rank, got 0.1 on rank 0 and 0.2 on rank 2; start all ranks with "
+        "[config] lr must be the same on every rank, got 0.1 on ranks 0, 1 and 0.2 on rank 2; start all ranks with "
         "one configuration");
   }
 }

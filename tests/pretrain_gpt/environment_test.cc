@@ -123,6 +123,44 @@ TEST(Environment, PrefersTorchrunInsideASlurmJob) {
   EXPECT_EQ(environment.world_size, 2);
 }
 
+TEST(Environment, TakesTorchrunPerNodeUnderSlurm) {
+  const Environment environment = read({{"RANK", "5"},
+                                        {"WORLD_SIZE", "8"},
+                                        {"LOCAL_RANK", "1"},
+                                        {"LOCAL_WORLD_SIZE", "4"},
+                                        {"GROUP_WORLD_SIZE", "2"},
+                                        {"TORCHELASTIC_RUN_ID", "41"},
+                                        {"MASTER_ADDR", "n1"},
+                                        {"SLURM_PROCID", "1"},
+                                        {"SLURM_NTASKS", "2"},
+                                        {"SLURM_LOCALID", "0"},
+                                        {"SLURM_STEP_ID", "0"}});
+  EXPECT_EQ(environment.rank, 5);
+  EXPECT_EQ(environment.local_rank, 1);
+  EXPECT_EQ(environment.run_id, "41");
+}
+
+TEST(FieldReport68, SlurmsLocalIdStandsInForLocalRank) {
+  const Variables variables{{"RANK", "5"},         {"WORLD_SIZE", "8"},   {"MASTER_ADDR", "n1"},
+                            {"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}};
+  EXPECT_EQ(read(variables).local_rank, 1);
+}
+
+TEST(Environment, KnowsWhereToReportAMistakeOfItsOwn) {
+  const auto place = [](Variables variables) {
+    return read_meeting_place([variables](const std::string& name) {
+      const auto found = variables.find(name);
+      return found == variables.end() ? std::nullopt : std::optional(found->second);
+    });
+  };
+  EXPECT_EQ(place({{"RANK", "9"}, {"WORLD_SIZE", "2"}}), std::nullopt);
+  EXPECT_EQ(place({{"MASTER_PORT", "x"}}), std::nullopt);
+  const auto known = place({{"RANK", "9"}, {"MASTER_ADDR", "n1"}, {"MASTER_PORT", "1234"}});
+  ASSERT_TRUE(known.has_value());
+  EXPECT_EQ(known->master_address, "n1");
+  EXPECT_EQ(known->master_port, 1234);
+}
+
 struct Refused {
   const char* name;
   Variables variables;
@@ -183,6 +221,26 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"Port",
                 {{"MASTER_PORT", "70000"}},
                 "[MASTER_PORT] must be an integer from 1 to 65535, got '70000'; for example MASTER_PORT=1"},
+        Refused{
+            "WorldBesideSlurm",
+            {{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "0"}},
+            "[WORLD_SIZE] must not contradict SLURM_NTASKS = 4 of a Slurm step, got 1; unset RANK and WORLD_SIZE to "
+            "start a rank per task, or start one task per node that runs torchrun"},
+        Refused{
+            "RankBesideSlurm",
+            {{"RANK", "0"}, {"WORLD_SIZE", "4"}, {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}},
+            "[RANK] must not contradict SLURM_PROCID = 1 of a Slurm step, got 0; unset RANK and WORLD_SIZE to start "
+            "a rank per task, or start one task per node that runs torchrun"},
+        Refused{"AgentsBesideSlurm",
+                {{"RANK", "0"},
+                 {"WORLD_SIZE", "4"},
+                 {"TORCHELASTIC_RUN_ID", "none"},
+                 {"GROUP_WORLD_SIZE", "1"},
+                 {"SLURM_PROCID", "1"},
+                 {"SLURM_NTASKS", "2"},
+                 {"SLURM_STEP_ID", "0"}},
+                "[GROUP_WORLD_SIZE] must not contradict SLURM_NTASKS = 2 of a Slurm step, got 1; unset RANK and "
+                "WORLD_SIZE to start a rank per task, or start one task per node that runs torchrun"},
         Refused{"SlurmRank",
                 {{"SLURM_PROCID", "9"}, {"SLURM_NTASKS", "8"}},
                 "[SLURM_PROCID] must be below SLURM_NTASKS = 8, got 9; for example SLURM_PROCID=0"}),
@@ -194,6 +252,9 @@ TEST(FieldReport65, FindsTheFirstHost) {
   EXPECT_EQ(first_host("alpha,beta,gamma"), "alpha");
   EXPECT_EQ(first_host("n[008-010]"), "n008");
   EXPECT_EQ(first_host("n[008-010].cluster,m1"), "n008.cluster");
+  EXPECT_EQ(first_host("rack[1-2]n[07-09,12]"), "rack1n07");
+  EXPECT_EQ(first_host("a-1-2,b[3-4]"), "a-1-2");
+  EXPECT_EQ(first_host("tux[0-3,5]"), "tux0");
 }
 
 TEST(FieldReport65, RefusesAListWithoutAHost) {

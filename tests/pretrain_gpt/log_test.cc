@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "examples/pretrain_gpt/error.h"
 #include "examples/pretrain_gpt/iteration_record.h"
@@ -103,6 +104,31 @@ TEST(TrainLog, WritesEveryStepAndALinePerInterval) {
     EXPECT_EQ(nlohmann::json::parse(line).at("iteration"), ++steps);
   }
   EXPECT_EQ(steps, 5);
+  std::fclose(stream);
+  std::filesystem::remove_all(config.output_dir);
+}
+
+// A run that goes on keeps the lines of the steps that are done, and no others.
+TEST(TrainLog, GoesOnBehindTheStepsThatAreDone) {
+  std::string folder = (std::filesystem::temp_directory_path() / "pretrain_gpt_log_XXXXXX").string();
+  Config config;
+  config.output_dir = ::mkdtemp(folder.data());
+  std::FILE* stream = std::tmpfile();
+  const auto iterations_after = [&](std::int64_t done) {
+    TrainLog(config, stream, done).add(record_of(done + 1, 1));
+    std::vector<int> iterations;
+    std::ifstream metrics(std::filesystem::path(config.output_dir) / "metrics.jsonl");
+    for (std::string line; std::getline(metrics, line);) {
+      iterations.push_back(nlohmann::json::parse(line).at("iteration"));
+    }
+    return iterations;
+  };
+  EXPECT_EQ(iterations_after(0), (std::vector<int>{1}));
+  EXPECT_EQ(iterations_after(1), (std::vector<int>{1, 2}));
+  EXPECT_EQ(iterations_after(2), (std::vector<int>{1, 2, 3}));
+  EXPECT_EQ(iterations_after(1), (std::vector<int>{1, 2}));
+  EXPECT_EQ(iterations_after(5), (std::vector<int>{1, 2, 6}));
+  EXPECT_EQ(iterations_after(6), (std::vector<int>{1, 2, 7}));
   std::fclose(stream);
   std::filesystem::remove_all(config.output_dir);
 }

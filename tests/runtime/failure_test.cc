@@ -92,6 +92,17 @@ TEST_P(EveryChannel, KeepsTheFirstRecordForAll) {
   EXPECT_THAT(channels[1]->first(), Optional(kFirst));
 }
 
+TEST_P(EveryChannel, WaitsForTheFirstRecordAndNoLongerThanAsked) {
+  const auto channels = GetParam().make();
+  EXPECT_EQ(channels[0]->wait_for_first(milliseconds(1)), std::nullopt);
+  std::thread late([&] {
+    std::this_thread::sleep_for(milliseconds(30));
+    channels[1]->record(kFirst);
+  });
+  EXPECT_THAT(channels[0]->wait_for_first(std::chrono::seconds(60)), Optional(kFirst));
+  late.join();
+}
+
 TEST_P(EveryChannel, CarriesAnyText) {
   const FailureRecord awkward{1, "(0F7;3B2)OVERLAP_F_B\\n",
                               "first line\nsecond \\ line\n\n\ttab, \"quotes\", \\n, \xc3\xa9"};

@@ -116,6 +116,18 @@ TEST(GradientNorm, OneRankThatIsNotFiniteIsSeenOnAll) {
   }
 }
 
+// Only rank 0 counts it, but whoever holds NaN must not step alone.
+TEST(GradientNorm, ACopyThatOthersCountIsLookedAt) {
+  run_ranks(3, [](Rank& rank) {
+    const at::Tensor weight = trained(at::ones({4}));
+    weight.mutable_grad() = at::full({4}, rank.index == 2 ? std::nan("") : 1.0);
+    const Gradients gradients = gradients_of({stage_of(0, {{"weight", weight}})});
+    EXPECT_TRUE(std::isnan(GradientNorm(rank.transport, gradients).compute(gradients)));
+    weight.mutable_grad() = at::ones({4});
+    EXPECT_EQ(GradientNorm(rank.transport, gradients).compute(gradients), 2);
+  });
+}
+
 TEST(GradientNorm, FieldReport82RanksThatTrainNothingTakePart) {
   run_ranks(4, [](Rank& rank) {
     Stages stages = {stage_of(rank.index, {})};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "examples/pretrain_gpt/error.h"
 
@@ -57,6 +58,12 @@ void widen(TokenType type, const std::byte* from, std::span<std::int64_t> into) 
     case TokenType::kInt64:
       return widen<std::int64_t>(from, into);
   }
+}
+
+// Where a sequence ends in the file; the greatest number there is where that is beyond it.
+std::int64_t end_of(std::int64_t offset, std::int64_t bytes) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  return offset > kMost - bytes ? kMost : offset + bytes;
 }
 
 constexpr const char* kAgain = "make the data again with `pretrain_gpt prepare-data`";
@@ -118,7 +125,7 @@ void IndexedDataset::check_tokens(std::span<const std::byte> lengths, std::uint6
                                   length, offset, i, kAgain));
     }
     first_token_.push_back(first_token_.back() + length);
-    end = std::max(end, offset + length * static_cast<std::int64_t>(token_bytes_));
+    end = std::max(end, end_of(offset, length * static_cast<std::int64_t>(token_bytes_)));
   }
   const auto size = static_cast<std::int64_t>(tokens_.bytes().size());
   if (size < end) {

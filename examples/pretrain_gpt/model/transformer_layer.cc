@@ -120,8 +120,11 @@ ParameterLayout TransformerLayer::layout_of(const std::string& local_name) const
     return experts_->layout_of(local_name.substr(prefix.size()));
   }
   const bool is_divided = parallel_.tensor.size() > 1, is_norm = local_name.ends_with("_norm.weight");
+  const bool by_columns = local_name == "attention.proj.weight" || local_name == "mlp.down.weight";
   return {.is_tensor_shard = is_divided && !is_norm,
-          .is_sequence_partial = is_divided && is_norm && parallel_.sequence_parallel};
+          .is_sequence_partial = is_divided && is_norm && parallel_.sequence_parallel,
+          .dimension = by_columns ? 1 : 0,
+          .blocks = local_name == "attention.qkv.weight" ? 3 : local_name == "mlp.gate_up.weight" ? 2 : 1};
 }
 
 double TransformerLayer::attention_cost(const Config& config) {

@@ -5,6 +5,8 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <cstdint>
+
 namespace pretrain_gpt {
 
 // One of a model's groups. A null group is a group of one.
@@ -30,6 +32,9 @@ struct ParameterLayout {
   bool is_tensor_shard = false;  // This rank holds a part of it; part `tensor.rank()` (experts: expert_tensor.rank()).
   // Each tensor rank has the gradient of its part of the sequence only: to be summed over `tensor` too.
   bool is_sequence_partial = false;
+  // How a divided one is: along this dimension, which holds that many matrices of equal size (queries, keys and values),
+  // each of them divided.
+  std::int64_t dimension = 0, blocks = 1;
 };
 
 }  // namespace pretrain_gpt

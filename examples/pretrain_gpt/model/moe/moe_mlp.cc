@@ -91,6 +91,8 @@ at::Tensor MoeMlp::finish(const Tensors& inputs) {
 
 ParameterLayout MoeMlp::layout_of(const std::string& local_name) const {
   ParameterLayout layout;
+  layout.dimension = local_name.ends_with(".down.weight") ? 1 : 0;
+  layout.blocks = local_name.ends_with(".gate_up.weight") ? 2 : 1;
   layout.is_expert = local_name.starts_with("experts.");
   if (layout.is_expert) {
     layout.is_tensor_shard = divides_experts();

@@ -1,0 +1,64 @@
+"""metrics.jsonl and timelines of a training script, as `dualpipe ab` reads them, for built-in schedules too."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from dualpipe.run_files import LAST_STEPS, RunFiles, TimelineHeader, asked_folder
+
+from .builtin import BuiltinForwardBackward
+from .forward_backward import ForwardBackward
+from .gradients import gradient_of
+
+
+class RunLog:
+    """Writes one rank's files of a run.
+
+    Args: `output` is the folder, which DUALPIPE_OUTPUT replaces and which is made where it is missing;
+    `forward_backward` what get_forward_backward_func returned; `train_iters` how many iterations the run has. Timelines
+    are written where DUALPIPE_OUTPUT is set, of the last LAST_STEPS iterations.
+    """
+
+    def __init__(
+        self,
+        output: str | os.PathLike[str],
+        forward_backward: ForwardBackward | BuiltinForwardBackward,
+        train_iters: int,
+    ) -> None:
+        self._folder = asked_folder(output) or Path(output)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._function = forward_backward
+        recorded = LAST_STEPS if os.environ.get("DUALPIPE_OUTPUT") else 0
+        self._record_from = max(1, train_iters - recorded + 1)
+        if isinstance(forward_backward, BuiltinForwardBackward):
+            forward_backward.records = recorded > 0
+        self._files: RunFiles | None = None
+
+    def record(self, *, iteration: int, lm_loss: float, grad_norm: float | None, lr: float, ms: float) -> None:
+        """Writes an iteration, after its step; rank 0 also prints it. Loss and norm are those of the global batch."""
+        if self._files is None:
+            self._files = RunFiles(self._folder, self._header(), record_from=self._record_from)
+        self._files.record(iteration, lm_loss, grad_norm, lr, ms, self._function.statistics())
+        if dist.get_rank() == 0:
+            print(f"iteration {iteration} | lm loss {lm_loss:.6f} | {ms:.1f} ms", flush=True)
+
+    def _header(self) -> TimelineHeader:
+        stages, num_stages = self._function.stages()
+        parameters = [parameter for chunk in self._function.chunks for parameter in chunk.parameters()]
+        gradients = [gradient_of(parameter) for parameter in parameters]
+        return TimelineHeader(
+            schedule=self._function.schedule,
+            rank=dist.get_rank(),
+            world_size=dist.get_world_size(),
+            pipeline_rank=parallel_state.get_pipeline_model_parallel_rank(),
+            pipeline_model_parallel_size=parallel_state.get_pipeline_model_parallel_world_size(),
+            num_microbatches=self._function.num_microbatches,
+            num_stages=num_stages,
+            stages=stages,
+            parameter_bytes=sum(parameter.nbytes for parameter in parameters),
+            gradient_bytes=sum(gradient.nbytes for gradient in gradients if gradient is not None),
+        )

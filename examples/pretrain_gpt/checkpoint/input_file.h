@@ -1,0 +1,39 @@
+// examples/pretrain_gpt/checkpoint/input_file.h
+//
+// A plain file that is read at given places. Never through a symbolic link, which could lead out of its folder.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace pretrain_gpt {
+
+class InputFile {
+ public:
+  // Throws CheckpointError where it is missing, no plain file, or not readable.
+  explicit InputFile(const std::filesystem::path& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::uint64_t size() const { return size_; }  // When it was opened.
+
+  // Throws CheckpointError where the file ends before.
+  void read(std::uint64_t place, std::span<std::byte> into) const;
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_;
+  std::uint64_t size_ = 0;
+};
+
+// Throws CheckpointError where it is larger than `most_bytes`.
+std::string read_text_file(const std::filesystem::path& path, std::uint64_t most_bytes);
+
+std::string sha256_of_file(const InputFile& file);
+
+}  // namespace pretrain_gpt

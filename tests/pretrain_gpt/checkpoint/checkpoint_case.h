@@ -1,0 +1,93 @@
+// tests/pretrain_gpt/checkpoint/checkpoint_case.h
+//
+// Saves and loads of a small model by ranks that are threads, under any schedule and layout.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/pretrain_gpt/checkpoint/checkpoint_folder.h"
+#include "examples/pretrain_gpt/checkpoint/checkpoints.h"
+#include "examples/pretrain_gpt/schedule_registry.h"
+#include "tests/pretrain_gpt/checkpoint/planted_state.h"
+#include "tests/pretrain_gpt/checkpoint/refusal.h"
+
+namespace pretrain_gpt {
+
+inline constexpr TrainingPosition kPlantedPosition{30, 480};
+inline constexpr std::int64_t kTokens = 1000;
+
+// One rank's trainer, without its steps.
+struct CheckpointRank {
+  CheckpointRank(const TrainContext& context, const ScheduleEntry& entry)
+      : schedule(entry.make(context)),
+        planted(context.config, schedule->chunks(), context.parallel),
+        optimizer(make_optimizer(context.config, schedule->chunks(), schedule->main_gradients(), &context.parallel)),
+        checkpoints({context, schedule->chunks(), *optimizer, kTokens, context.store,
+                     [this](const std::string& line) { lines.push_back(line); }}) {}
+
+  std::vector<std::string> lines;
+  std::unique_ptr<ForwardBackward> schedule;
+  PlantedState planted;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  Checkpoints checkpoints;
+};
+
+// All ranks of a run.
+inline void run_checkpoint_ranks(const Config& config, int world_size, const ScheduleEntry& entry,
+                                 const std::function<void(CheckpointRank&, const TrainContext&)>& body) {
+  Config resolved = config;
+  resolve(resolved, world_size);
+  run_rank_threads(
+      config, world_size,
+      [&](const TrainContext& context) {
+        CheckpointRank rank(context, entry);
+        body(rank, context);
+      },
+      entry.mirrors(resolved));
+}
+
+inline void save_planted(Config config, int world_size, const ScheduleEntry& entry, const std::filesystem::path& save) {
+  config.save = save;
+  config.load.clear();
+  run_checkpoint_ranks(config, world_size, entry, [](CheckpointRank& rank, const TrainContext&) {
+    EXPECT_EQ(rank.checkpoints.load(), TrainingPosition{});
+    rank.planted.plant(*rank.optimizer);
+    rank.checkpoints.save(kPlantedPosition);
+    rank.checkpoints.finish();
+  });
+}
+
+inline void expect_loads_planted(Config config, int world_size, const ScheduleEntry& entry,
+                                 const std::filesystem::path& load) {
+  config.load = load;
+  config.save.clear();
+  run_checkpoint_ranks(config, world_size, entry, [](CheckpointRank& rank, const TrainContext&) {
+    EXPECT_EQ(rank.checkpoints.load(), kPlantedPosition);
+    rank.planted.expect_planted(*rank.optimizer);
+  });
+}
+
+// The messages of all ranks; they have to be one.
+inline std::string load_refusal(Config config, int world_size, const ScheduleEntry& entry,
+                                const std::filesystem::path& load) {
+  config.load = load;
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  run_checkpoint_ranks(config, world_size, entry, [&](CheckpointRank& rank, const TrainContext&) {
+    const std::string message = refusal([&] { rank.checkpoints.load(); });
+    const std::lock_guard lock(mutex);
+    messages.push_back(message);
+  });
+  for (const std::string& message : messages) {
+    EXPECT_EQ(message, messages.front());
+  }
+  return messages.front();
+}
+
+}  // namespace pretrain_gpt

@@ -1,0 +1,248 @@
+"""Checkpoints of the program `pretrain_gpt` as users make and use them: resumed runs, killed ones, and the files.
+
+checkpoint_test.py PROGRAM
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from safetensors import safe_open
+
+PROGRAM = os.path.abspath(sys.argv.pop(1))
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                      "DUALPIPE_SCHEDULE", "DUALPIPE_OUTPUT")
+CONFIG = """
+num_layers: 4
+hidden_size: 32
+num_attention_heads: 2
+seq_length: 32
+micro_batch_size: 2
+global_batch_size: 8
+train_iters: 12
+lr: 0.003
+lr_warmup_iters: 2
+lr_decay_iters: 12
+log_interval: 1
+timeout_s: 30
+"""
+MIXTURE = ["num_experts=4", "moe_layer_freq=2", "moe_router_enable_expert_bias=true", "hidden_dropout=0.1"]
+
+
+def free_port() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
+class CheckpointTest(unittest.TestCase):
+    folder: pathlib.Path
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.temporary = tempfile.TemporaryDirectory()
+        cls.folder = pathlib.Path(cls.temporary.name)
+        text = "".join(f"def function_{i}(x):\n    return x * {i} + {i % 7}\n\n" for i in range(2000))
+        (cls.folder / "text.py").write_text(text)
+        subprocess.run([PROGRAM, "prepare-data", "--input", cls.folder / "text.py", "--output", cls.folder / "text"],
+                       check=True, stdout=subprocess.DEVNULL)
+        (cls.folder / "gpt.yaml").write_text(CONFIG + f"data_path: {cls.folder}/text\n")
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.temporary.cleanup()
+
+    def new_folder(self) -> pathlib.Path:
+        return pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+
+    def start(self, world_size: int, settings: list[str]) -> list[subprocess.Popen[str]]:
+        port = free_port()
+        processes = []
+        for rank in range(world_size):
+            variables = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
+            variables.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
+                             MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1")
+            arguments = [PROGRAM, "train", "--config", str(self.folder / "gpt.yaml")]
+            for setting in settings:
+                arguments += ["--set", setting]
+            processes.append(subprocess.Popen(arguments, env=variables, text=True, stdout=subprocess.PIPE,
+                                              stderr=subprocess.PIPE))
+        return processes
+
+    def outcomes(self, world_size: int, settings: list[str]) -> list[tuple[int, str, str]]:
+        found = []
+        for process in self.start(world_size, settings):
+            out, err = process.communicate(timeout=120)
+            found.append((process.returncode, out, err))
+        return found
+
+    def train(self, world_size: int, output: pathlib.Path, settings: list[str]) -> str:
+        """The log of a run that has to end well."""
+        outcomes = self.outcomes(world_size, [f"output_dir={output}", *settings])
+        for code, out, err in outcomes:
+            self.assertEqual(code, 0, out + err)
+        return outcomes[0][1]
+
+    @staticmethod
+    def losses(output: pathlib.Path) -> list[dict[str, float]]:
+        """What has to be the same to the bit, step by step."""
+        lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+        return [{k: v for k, v in line.items() if k not in ("ms", "tokens_per_second")} for line in lines]
+
+    def manifest(self, checkpoint: pathlib.Path) -> dict:
+        return json.loads((checkpoint / "manifest.json").read_text())
+
+    def test_a_resumed_run_equals_one_that_never_stopped(self) -> None:
+        for world_size, async_save, settings in (
+                (1, "false", ["eval_interval=4", "split=9,1", *MIXTURE]),
+                (2, "true", ["pipeline_model_parallel_size=2", "params_dtype=bfloat16"]),
+                (4, "false", ["tensor_model_parallel_size=2", "sequence_parallel=true", "pipeline_model_parallel_size=1",
+                     "expert_model_parallel_size=2", "use_distributed_optimizer=true", *MIXTURE])):
+            whole, parts, save = self.new_folder(), self.new_folder(), self.new_folder()
+            self.train(world_size, whole, settings)
+            settings = [*settings, f"save={save}", f"load={save}", f"async_save={async_save}"]
+            first = self.train(world_size, parts, [*settings, "save_interval=2", "train_iters=5"])
+            self.assertIn(f"no checkpoint in {save}: training begins anew", first)
+            self.assertEqual(sorted(os.listdir(save)), ["iter_0000004", "iter_0000005"])
+            second = self.train(world_size, parts, settings)
+            self.assertIn(f"loaded {save}/iter_0000005: iteration 5, 40 consumed samples", second)
+            self.assertEqual(self.losses(parts), self.losses(whole))
+            self.assertEqual(len(self.losses(parts)), 12)
+            self.assertIn("nothing to do: iteration 12 of 12 is done", self.train(world_size, parts, settings))
+            self.assertEqual(len(self.losses(parts)), 12)
+
+    def test_every_schedule_resumes_to_the_bit(self) -> None:
+        listed = subprocess.run([PROGRAM, "schedules"], text=True, capture_output=True, check=True).stdout
+        names = [line.split()[0] for line in listed.splitlines()]
+        self.assertIn("builtin_1f1b", names)
+        for schedule in [name for name in names if name in ("builtin_1f1b", "zb1p", "dualpipe", "dualpipev")]:
+            with self.subTest(schedule):
+                whole, parts, save = self.new_folder(), self.new_folder(), self.new_folder()
+                settings = [f"pipeline_schedule={schedule}", "train_iters=6", "use_distributed_optimizer=true", *MIXTURE]
+                self.train(2, whole, settings)
+                settings += [f"save={save}", f"load={save}"]
+                self.train(2, parts, [*settings, "train_iters=3"])
+                self.train(2, parts, settings)
+                self.assertEqual(self.losses(parts), self.losses(whole))
+                self.assertEqual(len(self.losses(parts)), 6)
+
+    def test_another_layout_goes_on_where_the_first_one_stopped(self) -> None:
+        whole, save = self.new_folder(), self.new_folder()
+        settings = ["params_dtype=float64", *MIXTURE]
+        self.train(1, whole, settings)
+        self.train(4, self.new_folder(), [*settings, f"save={save}", "train_iters=6", "pipeline_model_parallel_size=2",
+                                          "use_distributed_optimizer=true"])
+        wanted = self.losses(whole)[6:]
+        for world_size, more in ((1, []), (2, ["tensor_model_parallel_size=2"]), (4, ["expert_model_parallel_size=2"])):
+            output = self.new_folder()
+            self.train(world_size, output, [*settings, *more, f"load={save}"])
+            for got, step in zip(self.losses(output), wanted, strict=True):
+                self.assertEqual(got["iteration"], step["iteration"])
+                self.assertLess(abs(got["lm_loss"] / step["lm_loss"] - 1), 1e-9)
+
+    def test_a_save_that_is_killed_leaves_the_older_checkpoint(self) -> None:
+        whole = self.new_folder()
+        self.train(2, whole, [])
+        wanted = self.losses(whole)
+        seed = random.Random(5)
+        caught = 0
+        for attempt in range(6):
+            save = self.new_folder()
+            settings = [f"save={save}", f"load={save}", "save_interval=1", f"async_save={str(attempt % 2 == 0).lower()}"]
+            processes = self.start(2, [f"output_dir={self.new_folder()}", *settings, "train_iters=100000"])
+            end = time.monotonic() + 60
+            while time.monotonic() < end and not (save / "iter_0000003").exists():
+                time.sleep(0.005)
+            while time.monotonic() < end and not any(save.glob("*.tmp")):
+                time.sleep(0.0005)
+            time.sleep(seed.random() * 0.01)
+            for process in processes:
+                process.send_signal(signal.SIGKILL)
+            for process in processes:
+                process.communicate(timeout=30)
+            caught += any(save.glob("*.tmp"))
+            output = self.new_folder()
+            newest = max(int(path.name[5:]) for path in save.glob("iter_*") if not path.suffix)
+            self.assertGreaterEqual(newest, 3)
+            log = self.train(2, output, [*settings, f"train_iters={newest + 1}"])
+            self.assertIn(f"loaded {save}/iter_{newest:07}: ", log)
+            self.assertEqual([path.name for path in save.glob("*.*")], [])
+            if newest < 12:
+                self.assertEqual(self.losses(output)[-1], wanted[newest])
+        self.assertGreater(caught, 0)
+
+    def test_the_published_package_opens_the_files_and_the_hashes_are_right(self) -> None:
+        save = self.new_folder()
+        self.train(4, self.new_folder(), [f"save={save}", "pipeline_model_parallel_size=2",
+                                          "tensor_model_parallel_size=2", *MIXTURE])
+        checkpoint = save / "iter_0000012"
+        manifest = self.manifest(checkpoint)
+        digest, name = (checkpoint / "manifest.json.sha256").read_text().split()
+        self.assertEqual(name, "manifest.json")
+        self.assertEqual(digest, hashlib.sha256((checkpoint / name).read_bytes()).hexdigest())
+        files = []
+        for file in manifest["files"]:
+            self.assertEqual(file["sha256"], hashlib.sha256((checkpoint / file["name"]).read_bytes()).hexdigest())
+            files.append(safe_open(checkpoint / file["name"], framework="np"))
+        self.assertEqual(sorted([f["name"] for f in manifest["files"]] + ["manifest.json", "manifest.json.sha256"]),
+                         sorted(os.listdir(checkpoint)))
+        found = 0
+        for tensor_name, tensor in manifest["tensors"].items():
+            for piece in tensor["pieces"]:
+                ranges = [f"{start}:{start + size}" for start, size in zip(piece["start"], piece["size"], strict=True)]
+                whole = piece["size"] == tensor["shape"]
+                values = files[piece["file"]].get_tensor(tensor_name if whole else f"{tensor_name}[{','.join(ranges)}]")
+                self.assertEqual(list(values.shape), piece["size"])
+                found += 1
+        self.assertEqual(found, sum(len(file.keys()) for file in files))
+        names = [name for name in manifest["tensors"] if not name.startswith("optimizer.state.")]
+        self.assertIn("layers.2.mlp.router.expert_bias", names)
+        self.assertEqual(len([name for name in names if name.endswith("qkv.weight")]), 4)
+        self.assertEqual(len(names) * 4 - 3 * 2, len(manifest["tensors"]))  # Two buffers have no state.
+
+    def test_an_asynchronous_save_hardly_stops_training(self) -> None:
+        save = self.new_folder()
+        log = self.train(2, self.new_folder(), [f"save={save}", "save_interval=3", "async_save=true", "hidden_size=256",
+                                                "train_iters=18"])
+        shares = [float(share) for share in re.findall(r"training waited [\d.]+ ms \(([\d.]+) %\)", log)]
+        self.assertEqual(len(shares), 6, log)
+        self.assertLess(statistics.median(shares), 10, log)
+        self.assertEqual(sorted(os.listdir(save)), ["iter_0000015", "iter_0000018"])
+
+    def test_mistakes_are_refused_before_anything_is_changed(self) -> None:
+        save, output = self.new_folder(), self.new_folder()
+        self.train(2, output, [f"save={save}", "train_iters=3"])
+        before = (output / "metrics.jsonl").read_text()
+        for settings, message in (
+                ([f"load={save}", "vocab_size=512"], f"[{save}/iter_0000003/manifest.json] vocab_size must be what this "
+                                                     "run has = 512, got 256; for example vocab_size: 256"),
+                ([f"save={save}"], "[save] must be a folder without checkpoints behind iteration 0, where this run "
+                                   f"begins, got {save}/iter_0000003; for example load: {save}, or another folder"),
+                (["load=none", "exit_on_missing_checkpoint=true"], "[load] must be a folder with a checkpoint, got "
+                                                                   "none in none"),
+                (["save_interval=5"], "save_interval must be 0 without a save folder")):
+            for code, out, err in self.outcomes(2, [f"output_dir={output}", *settings]):
+                self.assertNotEqual(code, 0, out)
+                self.assertIn(message, err)
+        self.assertEqual((output / "metrics.jsonl").read_text(), before)
+        outcomes = self.outcomes(2, [f"output_dir={output}", f"save={self.folder}/text.py/x", "train_iters=2"])
+        for code, out, err in outcomes:
+            self.assertNotEqual(code, 0, out)
+            self.assertIn("text.py/x] must be a readable folder, got: Not a directory", err)
+
+
+if __name__ == "__main__":
+    unittest.main()

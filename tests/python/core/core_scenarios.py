@@ -1,0 +1,549 @@
+"""What ranks of these tests do. Every function runs on all ranks of a world and gives plain values back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from core_parts import Block, PlainReferenceBlock, ReferenceBlock, make_data, make_stages, mean_square
+from torch import Tensor, nn
+from whole_model import relative_error, whole_step, worst_error
+
+from dualpipe import DualPipe, DualPipeV, core
+from dualpipe.core import GradientGroup, Pipeline, Stage, module_stage, stages_of
+
+BIDIRECTIONAL = "dualpipe"
+
+
+def stage_count(schedule: str, ranks: int) -> int:
+    return {"dualpipev": 2 * ranks, "interleaved_1f1b": 2 * ranks}.get(schedule, ranks)
+
+
+def mean_criterion(outputs: core.Tensors, labels: core.Tensors) -> Tensor:
+    return mean_square(outputs[0], labels[0])
+
+
+def picked(values: Sequence[Tensor], micro_batches: Sequence[int]) -> list[tuple[Tensor]]:
+    return [(values[k],) for k in micro_batches]
+
+
+def local_stages(schedule: str, micro_batches: int, stages: Sequence[nn.Module]) -> list[Stage]:
+    """This rank's copies of a whole model's stages."""
+    numbers = stages_of(schedule, dist.get_world_size(), micro_batches, dist.get_rank())
+    return [module_stage(stages[s]) for s in numbers]
+
+
+def gradients_and_losses(schedule: str, micro_batches: int, dtype: torch.dtype, steps: int = 1) -> dict[str, Any]:
+    """Errors of a training step against the whole model; gradients of several steps add up."""
+    stages = make_stages(Block, stage_count(schedule, dist.get_world_size()), dtype)
+    inputs, labels = make_data(micro_batches, dtype)
+    wanted = whole_step(stages, inputs, labels, mean_square, steps / micro_batches)
+    pipeline = Pipeline(
+        schedule,
+        dist.group.WORLD,
+        local_stages(schedule, micro_batches, stages),
+        num_microbatches=micro_batches,
+        mean_loss_on_every_rank=True,
+    )
+    for _ in range(steps):
+        result = pipeline.step(
+            picked(inputs, pipeline.input_micro_batches),
+            picked(labels, pipeline.loss_micro_batches),
+            mean_criterion,
+            return_outputs=True,
+        )
+    losses = [wanted.losses[k] for k in pipeline.loss_micro_batches]
+    outputs = [wanted.outputs[k] for k in pipeline.loss_micro_batches]
+    return {
+        "gradients": worst_error(pipeline.gradients, wanted.gradients, [name for name, _ in pipeline.parameters]),
+        "names": [name for name, _ in pipeline.parameters],
+        "losses": max([relative_error(a, b) for a, b in zip(result.losses, losses, strict=True)], default=0.0),
+        "outputs": max([relative_error(a[0], b) for a, b in zip(result.outputs, outputs, strict=True)], default=0.0),
+        "mean_loss": result.mean_loss - (sum(wanted.losses) / micro_batches).item(),
+        "spans": [span[0] for span in result.statistics.spans],
+        "row": core.plan(schedule, dist.get_world_size(), micro_batches)[dist.get_rank()],
+        "stages": pipeline.stages,
+        "place": (pipeline.rank, pipeline.size, pipeline.schedule, pipeline.num_microbatches, pipeline.num_stages),
+    }
+
+
+def weighted_sum() -> dict[str, float]:
+    """A criterion that returns sums, over micro-batches of different weight."""
+    schedule, micro_batches = BIDIRECTIONAL, 8
+    stages = make_stages(Block, dist.get_world_size(), torch.float64)
+    inputs, labels = make_data(micro_batches, torch.float64)
+    weights = [float(k % 3) for k in range(micro_batches)]  # Some weigh nothing.
+    total = sum(weights)
+
+    def masked(output: Tensor, label: Tensor) -> Tensor:
+        k = next(i for i, known in enumerate(labels) if known is label)
+        return weights[k] * mean_square(output, label)
+
+    wanted = whole_step(stages, inputs, labels, masked, 1 / total)
+    pipeline = Pipeline(
+        schedule, dist.group.WORLD, local_stages(schedule, micro_batches, stages), num_microbatches=micro_batches
+    )
+    tagged = [(labels[k], torch.tensor(weights[k])) for k in pipeline.loss_micro_batches]
+    result = pipeline.step(
+        picked(inputs, pipeline.input_micro_batches),
+        tagged,
+        lambda outputs, labels: labels[1].double() * mean_square(outputs[0], labels[0]),
+        weight=lambda labels: labels[1].item(),
+    )
+    means = [wanted.losses[k] / weights[k] if weights[k] else 0.0 for k in pipeline.loss_micro_batches]
+    return {
+        "gradients": worst_error(pipeline.gradients, wanted.gradients, [name for name, _ in pipeline.parameters]),
+        "losses": max([abs(float(a) - float(b)) for a, b in zip(result.losses, means, strict=True)], default=0.0),
+    }
+
+
+def evaluation() -> dict[str, Any]:
+    """Losses and outputs without a graph, then without a criterion."""
+    schedule, micro_batches = "dualpipev", 4
+    stages = make_stages(Block, 2 * dist.get_world_size(), torch.float64)
+    inputs, labels = make_data(micro_batches, torch.float64)
+    wanted = whole_step(stages, inputs, labels, mean_square, 1.0)
+    pipeline = Pipeline(
+        schedule, dist.group.WORLD, local_stages(schedule, micro_batches, stages), num_microbatches=micro_batches
+    )
+    given = picked(inputs, pipeline.input_micro_batches)
+    result = pipeline.evaluate(given, picked(labels, pipeline.loss_micro_batches), mean_criterion)
+    bare = pipeline.evaluate(given)
+    return {
+        "losses": [relative_error(a, b) for a, b in zip(result.losses, wanted.losses)],
+        "outputs": [relative_error(a[0], b) for a, b in zip(bare.outputs, wanted.outputs)],
+        "bare_losses": len(bare.losses),
+        "gradients": len(pipeline.gradients),
+    }
+
+
+class MaskedStage(Stage):
+    """Takes and gives (activation, integer positions, None) and notes what it is told."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.seen: list[int] = []
+
+    def named_parameters(self):  # type: ignore[no-untyped-def]
+        return self.block.named_parameters()
+
+    def logical_name(self, stage: int, local_name: str) -> str:
+        return f"layers.{stage}/{local_name}"
+
+    def begin_micro_batch(self, micro_batch: int) -> None:
+        self.seen.append(micro_batch)
+
+    def forward(self, inputs: core.Tensors) -> core.Outputs:
+        x, positions, nothing = inputs
+        assert nothing is None and positions.dtype == torch.int64
+        return self.block(x) * (positions >= 0).to(x.dtype)[:, None, None], positions, None
+
+
+def several_tensors() -> dict[str, Any]:
+    """A stage of several tensors, integers and None among them, with lengths that vary."""
+    schedule, micro_batches, ranks = "1f1b", 4, dist.get_world_size()
+    stages = make_stages(Block, ranks, torch.float64)
+    inputs = [torch.randn(k + 1, 2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(k)) for k in range(4)]
+    wanted = whole_step(stages, inputs, [torch.zeros_like(x) for x in inputs], mean_square, 1 / micro_batches)
+    mine = MaskedStage(stages[dist.get_rank()])
+    pipeline = Pipeline(
+        schedule, dist.group.WORLD, [mine], num_microbatches=micro_batches, variable_seq_lengths=True
+    )
+    given = [(inputs[k], torch.arange(k + 1), None) for k in pipeline.input_micro_batches]
+    result = pipeline.step(
+        given,
+        [()] * len(pipeline.loss_micro_batches),
+        lambda outputs, labels: outputs[0].square().mean(),
+        weight=lambda labels: 1.0,
+    )
+    return {
+        "names": sorted(pipeline.gradients),
+        "gradients": max(
+            relative_error(gradient, wanted.gradients[name.replace("layers.", "stage").replace("/", ".")])
+            for name, gradient in pipeline.gradients.items()
+        ),
+        "seen": mine.seen,
+        "losses": len(result.losses),
+    }
+
+
+# --- the reference's face
+
+
+def reference_step(face: str, hooked: bool, mapping: tuple[int, ...] | None) -> dict[str, Any]:
+    """What a script for the reference does: a training step, gradients of both mirrors, an inference step."""
+    ranks, micro_batches = dist.get_world_size(), 10
+    kind = ReferenceBlock if hooked else PlainReferenceBlock
+    count = ranks if face == "DualPipe" else 2 * ranks
+    stages = make_stages(kind, count, torch.float64)
+    inputs, labels = make_data(micro_batches, torch.float64)
+    wanted = whole_step(stages, inputs, labels, mean_square, 1.0)
+    half = micro_batches // 2
+    low = whole_step(stages, inputs[:half], labels[:half], mean_square, 1.0)
+    high = whole_step(stages, inputs[half:], labels[half:], mean_square, 1.0)
+
+    rank = mapping[dist.get_rank()] if mapping else dist.get_rank()
+    numbers = [rank, count - 1 - rank]
+    modules = nn.Sequential(*(stages[s] for s in numbers))
+    model = (DualPipe if face == "DualPipe" else DualPipeV)(modules, rank_mapping=mapping)
+    whole_x, whole_y = torch.cat(inputs), torch.cat(labels)
+    x: Tensor | None = None
+    y: Tensor | None = None
+    losses: Tensor | None = None
+    if face == "DualPipeV" and rank == 0:
+        x, y, losses = whole_x, whole_y, torch.stack(wanted.losses)
+    elif face == "DualPipe" and rank == 0:
+        x, y, losses = whole_x.chunk(2)[0], whole_y.chunk(2)[1], torch.stack(high.losses)
+    elif face == "DualPipe" and rank == ranks - 1:
+        x, y, losses = whole_x.chunk(2)[1], whole_y.chunk(2)[0], torch.stack(low.losses)
+    loss, outputs = model.step(x, num_chunks=micro_batches, criterion=mean_square, labels=(y,), return_outputs=False)
+    trained_losses_equal = loss is None if losses is None else torch.equal(loss, losses)
+    errors = []
+    for s, module in zip(numbers, modules):
+        own = wanted
+        if face == "DualPipe":
+            own = low if s == rank else high
+        errors += [relative_error(p.grad, own.gradients[f"stage{s}.{n}"]) for n, p in module.named_parameters()]
+    model.zero_grad()
+    with torch.no_grad():
+        inferred, out = model.step(x, num_chunks=micro_batches, criterion=mean_square, labels=(y,), return_outputs=True)
+    wanted_out = None
+    if losses is not None:
+        wanted_out = torch.cat((wanted if face == "DualPipeV" else high if rank == 0 else low).outputs)
+    return {
+        "trained_losses_equal": trained_losses_equal,
+        "no_outputs": outputs is None,
+        "gradients": max(errors),
+        "inferred_equal": inferred is None if losses is None else torch.equal(inferred, losses),
+        "outputs_equal": out is None if wanted_out is None else torch.equal(out, wanted_out),
+        "no_gradients": all(p.grad is None for p in modules.parameters()),
+        "pairs": ReferenceBlock.pairs,
+        "place": (model.rank, model.is_first_rank, model.is_last_rank, model.first_rank, model.last_rank),
+    }
+
+
+def reference_mirrors_reduced() -> float:
+    """reduce_mirrors=True: both mirrors hold the gradients of the whole batch."""
+    ranks, micro_batches = dist.get_world_size(), 8
+    stages = make_stages(Block, ranks, torch.float64)
+    inputs, labels = make_data(micro_batches, torch.float64)
+    wanted = whole_step(stages, inputs, labels, mean_square, 1.0)
+    rank = dist.get_rank()
+    model = DualPipe((stages[rank], stages[ranks - 1 - rank]), reduce_mirrors=True)
+    half = micro_batches // 2
+    x, y = torch.cat(inputs), torch.cat(labels)
+    first, last = slice(None, half * 3), slice(half * 3, None)
+    parts = {0: (x[first], y[last]), ranks - 1: (x[last], y[first])}
+    given, wanted_labels = parts.get(rank, (None, None))
+    model.step(given, num_chunks=micro_batches, criterion=mean_square, labels=(wanted_labels,))
+    return max(
+        relative_error(p.grad, wanted.gradients[f"stage{s}.{n}"])
+        for s in (rank, ranks - 1 - rank)
+        for n, p in stages[s].named_parameters()
+    )
+
+
+def store_puts() -> dict[str, Any]:
+    """How many closures the layers of this rank handed over, and what the engine held at most."""
+    from core_parts import DeferredProduct
+
+    schedule, micro_batches = "zb1p", 4
+    stages = make_stages(PlainReferenceBlock, dist.get_world_size(), torch.float64)
+    inputs, labels = make_data(micro_batches, torch.float64)
+    wanted = whole_step(stages, inputs, labels, mean_square, 1 / micro_batches)
+    before = DeferredProduct.puts
+    pipeline = Pipeline(
+        schedule, dist.group.WORLD, local_stages(schedule, micro_batches, stages), num_microbatches=micro_batches
+    )
+    result = pipeline.step(
+        picked(inputs, pipeline.input_micro_batches), picked(labels, pipeline.loss_micro_batches), mean_criterion
+    )
+    return {
+        "puts": DeferredProduct.puts - before,
+        "bytes": result.statistics.peak_pending_weight_bytes,
+        "gradients": worst_error(pipeline.gradients, wanted.gradients, [name for name, _ in pipeline.parameters]),
+    }
+
+
+# --- optimizers and data parallelism
+
+
+def optimizer_steps(defer: bool) -> dict[str, Any]:
+    """A step whose norm, clipping and new parameters are compared with the whole model's; then one that is not finite."""
+    schedule, micro_batches, clip = BIDIRECTIONAL, 8, 0.05
+    ranks = dist.get_world_size()
+    whole = make_stages(Block, ranks, torch.float64)
+    inputs, labels = make_data(micro_batches, torch.float64)
+    wanted = whole_step(whole, inputs, labels, mean_square, 1 / micro_batches)
+    norm = torch.stack([g.norm() for g in wanted.gradients.values()]).norm().item()
+
+    stages = make_stages(Block, ranks, torch.float64)
+    local = local_stages(schedule, micro_batches, stages)
+    pipeline = Pipeline(
+        schedule,
+        dist.group.WORLD,
+        local,
+        num_microbatches=micro_batches,
+        defer_tail_weight_gradients=defer,
+    )
+    optimizer = torch.optim.SGD([tensor for _, tensor in pipeline.parameters], lr=0.5)
+    reports: list[core.OptimizerStep] = []
+    core.register_optimizer(pipeline, optimizer, clip, reports.append)
+    given = picked(inputs, pipeline.input_micro_batches), picked(labels, pipeline.loss_micro_batches)
+    before = {name: tensor.detach().clone() for name, tensor in pipeline.parameters}
+    pipeline.step(*given, mean_criterion)
+    pending = pipeline.pending_weight_gradients
+    optimizer.step()
+    factor = clip / (norm + 1e-6)
+    moved = max(
+        relative_error(tensor.detach(), before[name] - 0.5 * factor * wanted.gradients[name])
+        for name, tensor in pipeline.parameters
+    )
+    optimizer.zero_grad()
+    after = {name: tensor.detach().clone() for name, tensor in pipeline.parameters}
+    poisoned = [(x * float("nan"),) for (x,) in given[0]] if dist.get_rank() == 0 else given[0]
+    pipeline.step(poisoned, given[1], mean_criterion)
+    optimizer.step()
+    return {
+        "norms": [report.grad_norm for report in reports],
+        "skipped": [report.skipped for report in reports],
+        "norm_error": abs(reports[0].grad_norm / norm - 1),
+        "moved": moved,
+        "unmoved": all(torch.equal(tensor, after[name]) for name, tensor in pipeline.parameters),
+        "pending": pending,
+        "left": pipeline.pending_weight_gradients,
+    }
+
+
+def replicas() -> float:
+    """Two pipelines of two ranks, each with its own data: gradients of the global batch, in fp32 buffers of the host."""
+    ranks, micro_batches = 2, 4
+    world = dist.get_rank()
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    everyone = dist.new_group([0, 1, 2, 3])
+    rank, replica = world % 2, world // 2
+    stages = make_stages(Block, ranks, torch.float32)
+    inputs, labels = make_data(2 * micro_batches, torch.float32)
+    wanted = whole_step(stages, inputs, labels, mean_square, 1 / (2 * micro_batches))
+    local = [module_stage(stages[s]) for s in stages_of("dualpipe", ranks, micro_batches, rank)]
+    names = [f"stage{s}.{n}" for s in (0, 1) for n, _ in stages[s].named_parameters()]
+    shapes = [p.shape for s in (0, 1) for p in stages[s].parameters()]
+    buffers = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in zip(names, shapes, strict=True)}
+    pipeline = Pipeline(
+        "dualpipe",
+        groups[replica],
+        local,
+        num_microbatches=micro_batches,
+        main_grads=buffers,
+        gradient_groups=[GradientGroup(everyone)],
+        losses=everyone,
+        world=everyone,
+    )
+    mine = slice(replica * micro_batches, (replica + 1) * micro_batches)
+    pipeline.step(
+        picked(inputs[mine], pipeline.input_micro_batches), picked(labels[mine], pipeline.loss_micro_batches), mean_criterion
+    )
+    assert all(p.grad is None for s in stages for p in s.parameters())
+    return worst_error(buffers, {n: g.double() for n, g in wanted.gradients.items()}, names)
+
+
+# --- the GIL, and failures
+
+
+class SlowStage(Stage):
+    """Takes its time in forward."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def forward(self, inputs: core.Tensors) -> core.Outputs:
+        time.sleep(self.seconds)
+        return inputs[0] * 1.0
+
+
+def ticks_while_waiting(seconds: float) -> int:
+    """How often another Python thread of rank 1 runs while its step waits for rank 0."""
+    rank = dist.get_rank()
+    pipeline = Pipeline("1f1b", dist.group.WORLD, [SlowStage(seconds if rank == 0 else 0.0)], num_microbatches=2)
+    ticks, stop = [0], threading.Event()
+
+    def tick() -> None:
+        while not stop.wait(0.005):
+            ticks[0] += 1
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    pipeline.evaluate([(torch.ones(2),)] * len(pipeline.input_micro_batches))
+    stop.set()
+    thread.join()
+    return ticks[0]
+
+
+class UserMistake(Exception):
+    """With an attribute, which has to survive."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Failing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        raise UserMistake("in a backward", 3)
+
+
+class FailingStage(Stage):
+    """Raises where it is told to, at micro-batch 2."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.micro_batch = 0
+
+    def begin_micro_batch(self, micro_batch: int) -> None:
+        self.micro_batch = micro_batch
+
+    def forward(self, inputs: core.Tensors) -> core.Outputs:
+        if self.micro_batch == 2 and self.where == "forward":
+            raise UserMistake("in a forward", 1)
+        if self.micro_batch == 2 and self.where == "kind":
+            return {"no": "tensor"}  # type: ignore[return-value]
+        x = inputs[0] * 2.0
+        return Failing.apply(x) if self.micro_batch == 2 and self.where == "backward" else x
+
+
+def failing_step(where: str, told: bool) -> dict[str, Any]:
+    """Rank 1 raises; what every rank sees of it, and of a second call."""
+    rank = dist.get_rank()
+    stage = FailingStage(where if rank == 1 else "nowhere")
+
+    def criterion(outputs: core.Tensors, labels: core.Tensors) -> Tensor:
+        if where == "criterion" and stage.micro_batch == 2:
+            raise UserMistake("in a loss", 2)
+        return outputs[0].mean()
+
+    pipeline = Pipeline(
+        "1f1b", dist.group.WORLD, [stage], num_microbatches=4, timeout=timedelta(seconds=30), notify_failures=told
+    )
+    given = [(torch.ones(2, requires_grad=True),) for _ in pipeline.input_micro_batches]
+    labels = [(torch.ones(2),)] * len(pipeline.loss_micro_batches)
+    began = time.monotonic()
+    first = _caught(lambda: pipeline.step(given, labels, criterion))
+    first["seconds"] = time.monotonic() - began
+    first["again"] = _caught(lambda: pipeline.step(given, labels, criterion))["type"]
+    time.sleep(1.0)  # Until others have been told; the store lives in rank 0.
+    return first
+
+
+def _caught(call: Any) -> dict[str, Any]:
+    try:
+        call()
+    except Exception as error:
+        functions = []
+        trace = error.__traceback__
+        while trace is not None:
+            functions.append(trace.tb_frame.f_code.co_name)
+            trace = trace.tb_next
+        return {
+            "type": type(error).__name__,
+            "message": str(error),
+            "notes": list(getattr(error, "__notes__", ())),
+            "code": getattr(error, "code", None),
+            "functions": functions,
+            "record": (getattr(error, "rank", None), getattr(error, "action", None), getattr(error, "cause", None)),
+            "from": type(error.__cause__).__name__,
+        }
+    return {"type": "", "message": "", "notes": [], "code": None, "functions": [], "record": None, "from": ""}
+
+
+def failing_store(path: str) -> dict[str, Any]:
+    """A failure in code that the host ran as a part of the pipeline, told over a store of its own."""
+    store = dist.FileStore(path, dist.get_world_size())
+    pipeline = Pipeline(
+        "1f1b", dist.group.WORLD, [SlowStage(0.0)], num_microbatches=2, failure_store=store, timeout=timedelta(seconds=30)
+    )
+
+    def mistake() -> None:
+        raise UserMistake("the disk is full", 4)
+
+    if dist.get_rank() == 1:
+        return _caught(lambda: pipeline.guarded("saving", mistake))
+    given = [(torch.ones(2),)] * len(pipeline.input_micro_batches)
+    time.sleep(1.0)
+    result = _caught(lambda: [pipeline.evaluate(given) for _ in range(2)])
+    return result
+
+
+def refusals() -> dict[str, str]:
+    """Mistakes of the caller, and what they are told."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    told = {}
+    for name, call in {
+        "odd": lambda: Pipeline("dualpipe", dist.group.WORLD, [SlowStage(0.0)] * 2, num_microbatches=5),
+        "name": lambda: Pipeline("dualpip", dist.group.WORLD, [SlowStage(0.0)], num_microbatches=4),
+        "clip": lambda: core.optimizer_step(
+            Pipeline("1f1b", dist.group.WORLD, [SlowStage(0.0)], num_microbatches=4),
+            torch.optim.SGD([torch.zeros(1)], lr=0.1),
+            -1.0,
+        ),
+        "halves": lambda: core.optimizer_step(
+            Pipeline("dualpipe", dist.group.WORLD, [SlowStage(0.0)] * 2, num_microbatches=4, reduce_mirrors=False),
+            torch.optim.SGD([torch.zeros(1)], lr=0.1),
+        ),
+        "mapping": lambda: DualPipe((nn.Linear(1, 1), nn.Linear(1, 1)), rank_mapping=[0] * ranks),
+        "modules": lambda: DualPipeV((nn.Linear(1, 1),)),
+        "criterion": lambda: DualPipeV((nn.Linear(1, 1), nn.Linear(1, 1))).step(
+            torch.ones(8, 1) if rank == 0 else None, num_chunks=2 * ranks
+        )
+        if rank == 0
+        else None,
+    }.items():
+        caught = _caught(call)
+        told[name] = f"{caught['type']}: {caught['message']}"
+    return told
+
+
+def timeline_lines() -> tuple[Any, Any, Any, Any]:
+    """Header and step of a timeline as Python and as C++ write them."""
+    import json
+
+    from dualpipe.run_files import TimelineHeader, header_line, step_line
+
+    schedule, micro_batches = BIDIRECTIONAL, 4
+    stages = make_stages(Block, dist.get_world_size(), torch.float64)
+    inputs, labels = make_data(micro_batches, torch.float64)
+    pipeline = Pipeline(
+        schedule,
+        dist.group.WORLD,
+        local_stages(schedule, micro_batches, stages),
+        num_microbatches=micro_batches,
+        live_bytes=lambda: 64,
+    )
+    pipeline.step(
+        picked(inputs, pipeline.input_micro_batches), picked(labels, pipeline.loss_micro_batches), mean_criterion
+    )
+    tensors = [tensor for _, tensor in pipeline.parameters]
+    header = TimelineHeader(
+        schedule=schedule,
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        pipeline_rank=pipeline.rank,
+        pipeline_model_parallel_size=pipeline.size,
+        num_microbatches=micro_batches,
+        num_stages=pipeline.num_stages,
+        stages=pipeline.stages,
+        parameter_bytes=sum(t.nbytes for t in tensors),
+        gradient_bytes=sum(g.nbytes for g in pipeline.gradients.values()),
+    )
+    ours = json.loads(json.dumps(step_line(7, pipeline.statistics)))
+    engine = pipeline._engine
+    return header_line(header), json.loads(engine.timeline_header_line()), ours, json.loads(engine.timeline_step_line(7))

@@ -1,0 +1,43 @@
+"""DualPipe and DualPipeV as scripts for the reference use them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import core_scenarios as scenarios
+import pytest
+from world import Run
+
+
+def check(results: list[dict[str, Any]]) -> None:
+    for rank, result in enumerate(results):
+        assert result["trained_losses_equal"], rank
+        assert result["no_outputs"], rank
+        assert result["gradients"] <= 1e-10, rank
+        assert result["inferred_equal"], rank
+        assert result["outputs_equal"], rank
+        assert result["no_gradients"], rank
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("hooked", [False, True], ids=["plain", "hooked"])
+@pytest.mark.parametrize("face", ["DualPipe", "DualPipeV"])
+def test_a_script_for_the_reference_gets_what_it_expects(world: Run, face: str, hooked: bool, ranks: int) -> None:
+    results = world(ranks, scenarios.reference_step, face, hooked, None)
+    check(results)
+    for rank, result in enumerate(results):
+        assert result["place"] == (rank, rank == 0, rank == ranks - 1, 0, ranks - 1)
+        assert (result["pairs"] > 0) if hooked else True, rank
+
+
+@pytest.mark.parametrize("face", ["DualPipe", "DualPipeV"])
+def test_ranks_may_be_mapped(world: Run, face: str) -> None:
+    mapping = (2, 0, 3, 1)
+    results = world(4, scenarios.reference_step, face, True, mapping)
+    check(results)
+    assert [result["place"][0] for result in results] == list(mapping)
+    assert {result["place"][3:] for result in results} == {(1, 2)}
+
+
+def test_mirrors_hold_the_sum_on_request(world: Run) -> None:
+    assert max(world(4, scenarios.reference_mirrors_reduced)) <= 1e-10

@@ -1,0 +1,78 @@
+"""The example as users run it: as it is under Megatron's schedules, with the diff under ours, and by `dualpipe ab`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dualpipe
+import pytest
+from example_runs import changed_lines, check_same_training, copy_example, metrics_of
+
+ITERATIONS = 10
+ON_CPU = str(Path(__file__).resolve().parent / "run_on_cpu.py")
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+
+
+def train(script: Path, output: Path, *arguments: str, ranks: int = 2) -> list[dict[str, Any]]:
+    """Its metrics; `output` is made by the script."""
+    command = [*TORCHRUN, str(ranks), ON_CPU, str(script), "--train-iters", str(ITERATIONS), "--output", str(output)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    run = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return metrics_of(output)
+
+
+@pytest.fixture(scope="module")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The script as it is, and with the diff applied."""
+    folder = tmp_path_factory.mktemp("example")
+    return copy_example("megatron_core", folder / "plain", False), copy_example("megatron_core", folder / "ours", True)
+
+
+@pytest.fixture(scope="module")
+def built_in(scripts: tuple[Path, Path]) -> list[dict[str, Any]]:
+    return train(scripts[0], scripts[0].parent / "output")
+
+
+def test_diff_is_short() -> None:
+    assert changed_lines("megatron_core") <= 10
+
+
+def test_interleaved_1f1b(scripts: tuple[Path, Path], built_in: list[dict[str, Any]]) -> None:
+    interleaved = train(scripts[0], scripts[0].parent / "interleaved", "--virtual-pipeline-model-parallel-size", "2")
+    check_same_training(built_in, interleaved)
+
+
+@pytest.mark.parametrize("schedule", ["dualpipe", "dualpipev"])
+def test_same_training(schedule: str, scripts: tuple[Path, Path], built_in: list[dict[str, Any]]) -> None:
+    ours = train(scripts[1], scripts[1].parent / schedule, "--pipeline-schedule", schedule)
+    check_same_training(built_in, ours)
+
+
+def test_one_command_compares_all(scripts: tuple[Path, Path], tmp_path: Path) -> None:
+    """Four schedules by one command line, with measured actions of each."""
+    schedules = ["builtin_1f1b", "interleaved_1f1b", "dualpipe", "dualpipev"]
+    command = " ".join([*TORCHRUN, "2", ON_CPU, str(scripts[1]), "--train-iters", "5"])
+    program = Path(dualpipe.__file__).parent / "bin" / "dualpipe"
+    arguments = ["--schedules", ",".join(schedules), "--rounds", "1", "--warmup", "2", "--output", str(tmp_path / "ab")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    run = subprocess.run(
+        [str(program), "ab", "--command", command, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    comparison = json.loads((tmp_path / "ab" / "comparison.json").read_text())
+    assert comparison["mismatches"] == []
+    assert [found["schedule"] for found in comparison["runs"]] == schedules
+    for found in comparison["runs"]:
+        assert found["failure"] is None
+        assert found["first_loss_difference"] <= 1e-5 and found["first_grad_norm_difference"] <= 1e-5
+        assert found["measured"] is not None and 0 <= found["bubble"] < 1

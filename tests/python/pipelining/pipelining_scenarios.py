@@ -1,0 +1,518 @@
+"""What the ranks of a test do. Each function runs on every rank of a world and gives what the test looks at.
+
+Replica d of a pipeline of P ranks is global ranks d * P .. d * P + P - 1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import schedules as torch_schedules
+from torch.nn.parallel import DistributedDataParallel
+
+from dualpipe.pipelining import (
+    ScheduleDualPipe,
+    ScheduleDualPipeV,
+    ScheduleFromFile,
+    ScheduleZB1P,
+    get_schedule_class,
+    make_schedule,
+    stage_indices,
+)
+from dualpipe.utils import run_backward
+from pipelining_parts import HIDDEN, Parts, batch_of, build_stage, indices_of, loss_of
+
+CPU = torch.device("cpu")
+Wrap = Callable[[nn.Module], nn.Module]
+
+
+def pipeline_mesh(size: int) -> tuple[dist.ProcessGroup, DeviceMesh]:
+    """The pipeline of ``size`` ranks that this one is in, and the mesh of those that hold the same stages."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // size, size), mesh_dim_names=("dp", "pp"))
+    return mesh["pp"].get_group(), mesh["dp"]
+
+
+def stages_for(name: str, count: int, dtype: torch.dtype, group: dist.ProcessGroup | None = None,
+               wrap: Wrap = lambda module: module, recompute: bool = False, twice: bool = True) -> list[PipelineStage]:
+    mine, num_stages = stage_indices(name, dist.get_rank(group), dist.get_world_size(group))
+    return [PipelineStage(wrap(build_stage(s, num_stages, count, dtype, recompute, twice)), s, num_stages, CPU,
+                          group=group) for s in mine]
+
+
+def feed(schedule: Any, tokens: Tensor, labels: Tensor, run: str = "step", **options: Any) -> tuple[Any, list[float]]:
+    """One step as a loop over torch's schedules does it: whoever holds a first or last stage passes the whole batch."""
+    stages = schedule._stages
+    losses: list[Tensor] = []
+    inputs = [tokens] if any(s.is_first for s in stages) else []
+    target = {"target": labels} if any(s.is_last for s in stages) else {}
+    output = getattr(schedule, run)(*inputs, losses=losses, **target, **options)
+    return output, [loss.item() for loss in losses]
+
+
+def gradients_of(stages: list[PipelineStage]) -> dict[str, Tensor]:
+    return {name.removeprefix("module."): whole(p.grad) for stage in stages
+            for name, p in stage.submod.named_parameters() if p.grad is not None}
+
+
+def whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def message_of(body: Callable[[], object], kind: type[BaseException] = ValueError) -> str:
+    try:
+        body()
+    except kind as error:
+        return str(error)
+    return "nothing was refused"
+
+
+# Plain training.
+
+
+def train(name: str, dtype: torch.dtype, count: int, micro_batches: int, steps: int = 1, recompute: bool = False,
+          autocast: bool = False, **options: Any) -> dict[str, Any]:
+    """Steps over different batches whose gradients accumulate."""
+    stages = stages_for(name, count, dtype, recompute=recompute)
+    schedule = get_schedule_class(name)(stages, micro_batches, loss_fn=loss_of, **options)
+    losses = []
+    for step in range(steps):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            output, step_losses = feed(schedule, *batch_of(2 * micro_batches, seed=step))
+        losses.append(step_losses)
+    return {"losses": losses, "gradients": gradients_of(stages), "output": output,
+            "micro_batches": schedule.output_micro_batches, "norm": schedule.gradient_norm()}
+
+
+def tied(name: str, dtype: torch.dtype, count: int, micro_batches: int) -> dict[str, Any]:
+    """The head's weight is the embedding's: one tensor where a rank holds both, else two of one logical name."""
+    stages = stages_for(name, count, dtype)
+    parts = {index: part for stage in stages for index, part in stage.submod.items()}
+    embedding, head = parts.get("0"), parts.get(str(count - 1))
+    if embedding is not None and head is not None:
+        head.weight = embedding.weight
+    elif head is not None:
+        head.weight = nn.Parameter(build_stage(0, count, count, dtype)["0"].weight.detach())
+    last = f"{count - 1}.weight"
+    schedule = get_schedule_class(name)(stages, micro_batches, loss_fn=loss_of,
+                                        logical_name=lambda stage, local: "0.weight" if local == last else local)
+    losses = feed(schedule, *batch_of(2 * micro_batches))[1]
+    gradients = gradients_of(stages)
+    if head is not None:
+        gradients["0.weight"] = head.weight.grad
+        gradients.pop(last, None)
+    return {"losses": [losses], "gradients": gradients, "norm": schedule.gradient_norm()}
+
+
+def evaluate(name: str, dtype: torch.dtype, count: int, micro_batches: int) -> dict[str, Any]:
+    """eval(), a step, eval() again, and forward only without a loss."""
+    stages = stages_for(name, count, dtype)
+    schedule = get_schedule_class(name)(stages, micro_batches, loss_fn=loss_of)
+    batch = batch_of(2 * micro_batches)
+    first, losses = feed(schedule, *batch, run="eval")
+    untouched = all(p.grad is None for stage in stages for p in stage.submod.parameters())
+    feed(schedule, *batch)
+    again, _ = feed(schedule, *batch, run="eval")
+    forward_only = get_schedule_class(name)(stages_for(name, count, dtype), micro_batches)
+    output = forward_only.step(*([batch[0]] if any(s.is_first for s in stages) else []))
+    return {"losses": losses, "untouched": untouched, "micro_batches": schedule.output_micro_batches,
+            "outputs": [first, again, output], "graph": first is not None and first.requires_grad}
+
+
+class Scaled(nn.Module):
+    """Takes a nested positional argument, a flag and a tensor by keyword; the last one gives a dictionary."""
+
+    def __init__(self, parts: Parts, is_last: bool) -> None:
+        super().__init__()
+        self.parts, self.is_last = parts, is_last
+
+    def forward(self, x: Any, scale: Tensor, flag: bool) -> Any:
+        x = x["tokens"] if isinstance(x, dict) else x
+        y = self.parts(x)
+        y = y * scale if flag and y.is_floating_point() else y
+        return {"logits": y, "name": "last"} if self.is_last else y
+
+
+def pre_split(name: str, dtype: torch.dtype, count: int, micro_batches: int) -> dict[str, Any]:
+    """arg_mbs, kwarg_mbs, target_mbs, loss_kwargs, structures that are no tensors, finalize_gradients."""
+    mine, num_stages = stage_indices(name, dist.get_rank(), dist.get_world_size())
+    stages = [PipelineStage(Scaled(build_stage(s, num_stages, count, dtype), s == num_stages - 1), s, num_stages, CPU)
+              for s in mine]
+    seen = []
+
+    def loss_fn(output: dict[str, Any], target: dict[str, Tensor], divisor: float) -> Tensor:
+        seen.append(output["name"])
+        return loss_of(output["logits"], target["labels"]) / divisor
+
+    tokens, labels = (t.chunk(micro_batches) for t in batch_of(2 * micro_batches))
+    schedule = get_schedule_class(name)(stages, micro_batches, loss_fn=loss_fn, scale_grads=False)
+    losses: list[Tensor] = []
+    output = schedule.step(
+        arg_mbs=[({"tokens": t},) for t in tokens] if any(s.is_first for s in stages) else None,
+        kwarg_mbs=[{"scale": torch.tensor(1.0, dtype=dtype), "flag": k % 2 == 0} for k in range(micro_batches)],
+        target_mbs=[{"labels": y} for y in labels] if any(s.is_last for s in stages) else None,
+        losses=losses, loss_kwargs={"divisor": float(micro_batches)}, return_outputs=False)
+    gradients = {name.removeprefix("parts."): g for name, g in gradients_of(stages).items()}
+    return {"losses": [[loss.item() * micro_batches for loss in losses]], "gradients": gradients, "names": set(seen),
+            "output": output}
+
+
+class Overlapping(Parts):
+    """Offers the function of the reference's face; it runs its halves one after the other."""
+
+    @classmethod
+    def overlapped_forward_backward(cls, module0: nn.Module, inputs0: Any, criterion0: Any, labels0: Any, module1: nn.Module,
+                                    loss1: Tensor | None, outputs1: Any, output_grads1: Any) -> tuple[Any, Tensor | None]:
+        assert type(module0) is type(module1) is cls
+        outputs0 = module0(*inputs0)
+        loss0 = None if criterion0 is None else criterion0((outputs0,), labels0)
+        run_backward(outputs1 if loss1 is None else (loss1,), output_grads1 if loss1 is None else None)
+        return outputs0, loss0
+
+
+def overlapping(name: str, count: int, micro_batches: int) -> dict[str, Any]:
+    """Stages that run overlapped pairs themselves."""
+    mine, num_stages = stage_indices(name, dist.get_rank(), dist.get_world_size())
+    stages = [PipelineStage(Overlapping(indices_of(s, num_stages, count), count, torch.float64), s, num_stages, CPU)
+              for s in mine]
+    schedule = get_schedule_class(name)(stages, micro_batches, loss_fn=loss_of)
+    output, losses = feed(schedule, *batch_of(2 * micro_batches))
+    return {"losses": [losses], "gradients": gradients_of(stages), "pairs": schedule.statistics.overlapped_pairs,
+            "output": output, "micro_batches": schedule.output_micro_batches,
+            "planned": sum("OVERLAP" in str(action) for action in schedule.pipeline_order[dist.get_rank()])}
+
+
+def keywords_of_overlapping() -> str:
+    """Refused on the rank that meets them first."""
+    size = dist.get_world_size()
+    mine, num_stages = stage_indices("dualpipev", dist.get_rank(), size)
+    stages = [PipelineStage(Overlapping(indices_of(s, num_stages, 6), 6, torch.float64), s, num_stages, CPU) for s in mine]
+    schedule = ScheduleDualPipeV(stages, 2 * size, loss_fn=loss_of)
+    tokens, labels = batch_of(4 * size)
+    scale = torch.ones(4 * size, 1, 1, dtype=torch.float64)
+    inputs, target = ([tokens], {"target": labels}) if dist.get_rank() == 0 else ([], {})
+    return message_of(lambda: schedule.step(*inputs, scale=scale, **target), Exception)
+
+
+# Data parallel.
+
+
+def replicated(name: str, dtype: torch.dtype, count: int, micro_batches: int, size: int, wrapped_by: str,
+               scale_grads: bool = True) -> dict[str, Any]:
+    """Pipelines of ``size`` ranks, each with a batch of its own; two steps that accumulate."""
+    group, mesh = pipeline_mesh(size)
+    stages = stages_for(name, count, dtype, group, WRAPS[wrapped_by](mesh))
+    schedule = get_schedule_class(name)(stages, micro_batches, loss_fn=loss_of, scale_grads=scale_grads)
+    losses = []
+    for step in range(2):
+        batch = batch_of(2 * micro_batches * mesh.size(), seed=step)
+        losses.append(feed(schedule, *(t.chunk(mesh.size())[mesh.get_local_rank()] for t in batch))[1])
+    reductions = [after < len(schedule.statistics.spans) for _, after in schedule.statistics.reductions]
+    norm = schedule.gradient_norm()
+    evaluated = feed(schedule, *(t.chunk(mesh.size())[mesh.get_local_rank()] for t in batch), run="eval")[1]
+    return {"losses": losses, "gradients": gradients_of(stages), "overlapped": any(reductions), "norm": norm,
+            "replica": mesh.get_local_rank(), "evaluated": evaluated}
+
+
+def by_ddp(mesh: DeviceMesh) -> Wrap:
+    return lambda module: DistributedDataParallel(module, process_group=mesh.get_group())
+
+
+def by_fsdp(mesh: DeviceMesh, **options: Any) -> Wrap:
+    def wrap(module: nn.Module) -> nn.Module:
+        for part in module.values():
+            fully_shard(part, mesh=mesh, **options)
+        return fully_shard(module, mesh=mesh, **options)
+
+    return wrap
+
+
+WRAPS: dict[str, Callable[[DeviceMesh], Wrap]] = {
+    "ddp": by_ddp,
+    "fsdp": lambda mesh: by_fsdp(mesh, reshard_after_forward=False),
+    "fsdp_reshard": lambda mesh: by_fsdp(mesh, reshard_after_forward=True),
+    "fsdp_bf16": lambda mesh: by_fsdp(mesh, reshard_after_forward=False, mp_policy=MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32)),
+}
+
+
+def beside_torch(wrapped_by: str, count: int, micro_batches: int, size: int) -> dict[str, Any]:
+    """Torch's own DualPipeV and ours over the same stages, of which both start from the same weights."""
+    group, mesh = pipeline_mesh(size)
+    result = []
+    for schedule_class in (torch_schedules.ScheduleDualPipeV, ScheduleDualPipeV):
+        stages = stages_for("dualpipev", count, torch.float32, group, WRAPS[wrapped_by](mesh), twice=False)
+        schedule = schedule_class(stages, micro_batches, loss_fn=loss_of)
+        losses = feed(schedule, *batch_of(2 * micro_batches, seed=mesh.get_local_rank()))[1]
+        result.append((losses, gradients_of(stages)))
+    return {"torch": result[0], "ours": result[1]}
+
+
+# Experts.
+
+
+class Experts(nn.Module):
+    """Two of four experts on each of two ranks. Every rank sends each expert's rank an equal share of its tokens."""
+
+    def __init__(self, group: dist.ProcessGroup, index: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.group = group
+        torch.manual_seed(100 * index + 1)
+        self.gate = nn.Linear(HIDDEN, HIDDEN, bias=False, dtype=dtype)
+        torch.manual_seed(100 * index + 2 + dist.get_rank(group))
+        self.expert = nn.Linear(HIDDEN, HIDDEN, bias=False, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.gate(x).flatten(0, -2)
+        return x + exchange(torch.tanh(self.expert(exchange(tokens, self.group))), self.group).view_as(x)
+
+
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        context.group = group
+        y = torch.empty_like(x)
+        dist.all_to_all_single(y, x.contiguous(), group=group)
+        return y
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return Exchange.forward(context, gradient, context.group), None
+
+
+def exchange(x: Tensor, group: dist.ProcessGroup) -> Tensor:
+    return Exchange.apply(x, group)
+
+
+def experts(name: str, dtype: torch.dtype, micro_batches: int, size: int) -> dict[str, Any]:
+    """PP x EP = 2 x 2: gates are replicated by DDP, which ignores the experts."""
+    group, mesh = pipeline_mesh(size)
+    mine, num_stages = stage_indices(name, dist.get_rank(group), size)
+    stages = []
+    for s in mine:
+        module = Experts(mesh.get_group(), s, dtype)
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["expert.weight"])
+        stages.append(PipelineStage(by_ddp(mesh)(module), s, num_stages, CPU, group=group))
+    schedule = get_schedule_class(name)(stages, micro_batches, loss_fn=lambda y, t: (y - t).square().mean())
+    x, target = (t.chunk(2)[mesh.get_local_rank()] for t in expert_batch(4 * micro_batches, dtype))
+    losses = feed(schedule, x, target)[1]
+    return {"losses": losses, "expert_rank": mesh.get_local_rank(),
+            "gradients": {f"{stage.stage_index}.{name}": p.grad for stage in stages
+                          for name, p in stage.submod.module.named_parameters()}}
+
+
+def expert_batch(rows: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return (torch.randn(rows, HIDDEN, dtype=dtype, generator=generator),
+            torch.randn(rows, HIDDEN, dtype=dtype, generator=generator))
+
+
+# Files.
+
+
+def files(folder: str, count: int, micro_batches: int) -> dict[str, Any]:
+    """Torch's dumps under the engine, our dumps under torch's runtime, and a bidirectional file of ours."""
+    rank = dist.get_rank()
+    batch = batch_of(2 * micro_batches)
+    results: dict[str, Any] = {}
+
+    def run(label: str, schedule: Any) -> None:
+        losses = feed(schedule, *batch)[1]
+        results[label] = {"losses": [losses], "gradients": gradients_of(schedule._stages)}
+
+    for name, form in (("DualPipeV", "compute_only"), ("DualPipeV", "compute_comms"), ("ZBVZeroBubble", "compute_only"),
+                       ("Interleaved1F1B", "compute_comms"), ("InterleavedZeroBubble", "compute_only")):
+        theirs = torch_schedules.get_schedule_class(name)(torch_stages(name, count), micro_batches, loss_fn=loss_of)
+        path = dumped(theirs, folder, f"{name}_{form}", format=form)
+        run(f"{name} {form}", ScheduleFromFile(torch_stages(name, count), micro_batches, path, loss_fn=loss_of))
+    ours = ScheduleDualPipeV(stages_for("dualpipev", count, torch.float64, twice=False), micro_batches, loss_fn=loss_of)
+    path = dumped(ours, folder, "ours")
+    theirs = torch_schedules._PipelineScheduleRuntime(stages_for("dualpipev", count, torch.float64, twice=False), micro_batches,
+                                                      loss_fn=loss_of)
+    theirs._load_csv(path)
+    run("ours under torch", theirs)
+    dual = ScheduleDualPipe(stages_for("dualpipe", count, torch.float64, twice=False), micro_batches, loss_fn=loss_of)
+    path = dumped(dual, folder, "dualpipe")
+    run("dualpipe file", ScheduleFromFile(stages_for("dualpipe", count, torch.float64, twice=False), micro_batches, path,
+                                          loss_fn=loss_of))
+    dual._load_csv(path)
+    run("dualpipe reloaded", dual)
+    results["order"] = [str(action) for action in dual.pipeline_order[0]]
+    results["torch order"] = [str(a) for a in torch_schedules.ScheduleDualPipeV(
+        torch_stages("DualPipeV", count), micro_batches, loss_fn=loss_of).pipeline_order[rank] if a is not None]
+    results["our order"] = [str(a) for a in ours.pipeline_order[rank]]
+    return results
+
+
+def dumped(schedule: Any, folder: str, name: str, **options: Any) -> str:
+    """One file for all ranks, who have to name the same."""
+    path = str(Path(folder) / f"{name}.csv")
+    if dist.get_rank() == 0:
+        schedule._dump_csv(path, **options)
+    dist.barrier()
+    return path
+
+
+def torch_stages(name: str, count: int) -> list[PipelineStage]:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    is_v = name in ("DualPipeV", "ZBVZeroBubble")
+    mine = [rank, 2 * size - 1 - rank if is_v else size + rank]
+    return [PipelineStage(Parts(indices_of(s, 2 * size, count), count, torch.float64, twice=False), s, 2 * size, CPU)
+            for s in mine]
+
+
+# Everything that is refused, and small promises.
+
+
+def refusals(folder: str) -> dict[str, str]:
+    """Before any message; on every rank alike, or looked at on rank 0."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    count = 2 * size + 2
+    made = stages_for("dualpipe", count, torch.float32)
+    v = stages_for("dualpipev", count, torch.float32)
+    own = [stage for stage in made if stage.stage_index == rank]
+    lazy = PipelineStage(own[0].submod, rank, size, CPU, dw_builder=lambda: lambda: None)
+    path = Path(folder) / f"short_{rank}.csv"
+    path.write_text("0F0,0B0\n")
+    ours = ScheduleDualPipe(made, 2 * size, loss_fn=loss_of)
+    other = Path(folder) / f"other_{rank}.csv"
+    ScheduleDualPipe(stages_for("dualpipe", count, torch.float32), 4 * size)._dump_csv(str(other))
+    results = {
+        "stages": message_of(lambda: ScheduleDualPipe(v, 2 * size)),
+        "one stage": message_of(lambda: ScheduleDualPipe(own, 2 * size)),
+        "no stages": message_of(lambda: ScheduleDualPipe([], 2 * size)),
+        "micro-batches": message_of(lambda: ScheduleDualPipe(made, 2 * size - 2)),
+        "odd": message_of(lambda: ScheduleDualPipe(made, 2 * size + 1)),
+        "v micro-batches": message_of(lambda: ScheduleDualPipeV(v, 2 * size - 1)),
+        "dw_builder": message_of(lambda: ScheduleZB1P(lazy, 2 * size)),
+        "autograd": message_of(lambda: ScheduleZB1P(own, 2 * size, backward_requires_autograd=False)),
+        "name": message_of(lambda: get_schedule_class("DualPipeX")),
+        "rows": message_of(lambda: ours._load_csv(str(path))).replace(str(path), "FILE"),
+        "file micro-batches": message_of(lambda: ours._load_csv(str(other))).replace(str(other), "FILE"),
+        "format": message_of(lambda: ours._dump_csv("x.csv", format="compute_comms")),
+        "file stages": message_of(lambda: ScheduleFromFile(v, 4 * size, other)),
+    }
+    with torch.no_grad():
+        results["no_grad"] = message_of(lambda: ours.step(), RuntimeError)
+    if rank == 0:
+        x = torch.zeros(2 * size, 5, dtype=torch.long)
+        results["target"] = message_of(lambda: ours.step(x))
+        results["mixed"] = message_of(lambda: ours.step(x, arg_mbs=[(x,)]))
+        results["count"] = message_of(lambda: ours.step(arg_mbs=[(x,)], target_mbs=[x]))
+        results["kind"] = message_of(lambda: ours.step(arg_mbs=(x,), target_mbs=[x]), TypeError)
+    return results
+
+
+def refused_wrappers() -> dict[str, str]:
+    """DDP that cannot be combined; ranks find out before they connect."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
+    solo = [dist.new_group([r]) for r in range(dist.get_world_size())][dist.get_rank()]
+    count = 6
+
+    def first_step(wrap: Callable[[int, nn.Module], nn.Module], **options: Any) -> str:
+        stages = stages_for("dualpipe", count, torch.float32)
+        for i, stage in enumerate(stages):
+            stage.submod = wrap(i, stage.submod)
+        schedule = ScheduleDualPipe(stages, 4, loss_fn=loss_of, **options)
+        return message_of(lambda: feed(schedule, *batch_of(8)))
+
+    def hooked(module: nn.Module) -> nn.Module:
+        ddp = by_ddp(mesh)(module)
+        ddp.register_comm_hook(None, lambda state, bucket: bucket)
+        return ddp
+
+    return {
+        "some": first_step(lambda i, m: by_ddp(mesh)(m) if i == 0 else m),
+        "other ranks": first_step(lambda i, m: DistributedDataParallel(m, process_group=mesh.get_group() if i else solo)),
+        "hook": first_step(lambda i, m: hooked(m)),
+        "halves": first_step(lambda i, m: by_ddp(mesh)(m), reduce_mirrors=False),
+    }
+
+
+class Returns(nn.Module):
+    def __init__(self, value: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.weight, self.value = nn.Parameter(torch.ones(2)), value
+
+    def forward(self, x: Tensor) -> Any:
+        return self.value(x * self.weight)
+
+
+def failing(value: str) -> tuple[str, str, list[str]]:
+    """Stage 0 returns or raises what it must not: type, message and notes of what comes out of this rank."""
+    values: dict[str, Callable[[Tensor], Any]] = {"text": lambda y: "text", "raise": lambda y: [][y.numel()]}
+    rank, size = dist.get_rank(), dist.get_world_size()
+    stage = PipelineStage(Returns(values[value] if rank == 0 else lambda y: y), rank, size, CPU)
+    schedule = ScheduleZB1P(stage, size, loss_fn=lambda y, t: y.sum())
+    x = torch.ones(size, 2)
+    try:
+        schedule.step(*([x] if rank == 0 else []), target=x if rank == size - 1 else None)
+    except Exception as error:
+        return type(error).__name__, str(error), list(getattr(error, "__notes__", []))
+    return "none", "", []
+
+
+def mirrors(broadcast: bool, sharded: bool) -> dict[str, Any]:
+    """Copies that start from another seed on every rank."""
+    size = dist.get_world_size()
+    count = size + 2
+    mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("pp", "dp"))["dp"]
+    wrap = by_fsdp(mesh) if sharded else lambda module: module
+    stages = stages_for("dualpipe", count, torch.float64)
+    for stage in stages:
+        with torch.no_grad():
+            for p in stage.submod.parameters():
+                p.add_(dist.get_rank())
+        stage.submod = wrap(stage.submod)
+    schedule = ScheduleDualPipe(stages, 2 * size, loss_fn=loss_of, broadcast_mirrors=broadcast)
+    message = message_of(lambda: feed(schedule, *batch_of(4 * size)), Exception)
+    return {"message": message,
+            "values": {name: whole(p.detach()) for stage in stages for name, p in stage.submod.named_parameters()}}
+
+
+def halves(count: int, micro_batches: int) -> dict[str, Any]:
+    """reduce_mirrors=False: each copy keeps its own half; swapped by hand they are the whole gradient."""
+    stages = stages_for("dualpipe", count, torch.float64)
+    schedule = ScheduleDualPipe(stages, micro_batches, loss_fn=loss_of, reduce_mirrors=False)
+    feed(schedule, *batch_of(2 * micro_batches))
+    return {"gradients": gradients_of(stages)}
+
+
+def small_promises(count: int, micro_batches: int) -> dict[str, Any]:
+    """Forward contexts, a compiled stage, a frozen part, an input that needs a gradient, replaced parameters."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    stages = stages_for("zb1p", count, torch.float64)
+    entered: list[tuple[int, int]] = []
+
+    class Context:
+        def __init__(self, info: Any) -> None:
+            entered.append((info.stage_index, info.microbatch_index))
+
+        def __enter__(self) -> None:
+            return None
+
+        def __exit__(self, *error: object) -> None:
+            return None
+
+    stages[0].register_forward_context(Context)
+    frozen = next(iter(stages[0].submod.values()))
+    frozen.requires_grad_(False)
+    plain = stages[0].submod
+    stages[0].submod = torch.compile(plain, backend="aot_eager")
+    schedule = make_schedule("zb1p", stages, micro_batches, loss_fn=loss_of)
+    losses = feed(schedule, *batch_of(2 * micro_batches))[1]
+    gradients = {re.sub("_orig_mod.", "", name): g for name, g in gradients_of(stages).items()}
+    name, parameter = next((n, p) for n, p in plain.named_parameters() if p.requires_grad)
+    owner = plain.get_submodule(name.rpartition(".")[0])
+    setattr(owner, name.rpartition(".")[2], nn.Parameter(parameter.detach().clone()))
+    replaced = message_of(lambda: feed(schedule, *batch_of(2 * micro_batches)), RuntimeError)
+    return {"losses": [losses], "gradients": gradients, "entered": entered, "frozen": next(iter(plain.keys())),
+            "replaced": replaced, "rank": rank, "size": size}

@@ -1,0 +1,343 @@
+"""Schedules of dualpipe.pipelining against the whole model in one process, on 2 and 4 Gloo processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pipelining_scenarios as scenarios
+import pytest
+import torch
+from pipelining_parts import batch_of, distance, tolerance, whole_model
+from torch import Tensor
+from world import Run
+
+NAMES = ["dualpipe", "dualpipev", "zb1p"]
+DTYPES = [torch.float32, torch.float64]
+
+
+def check_gradients(ranks: list[dict[str, Any]], wanted: dict[str, Tensor], dtype: torch.dtype,
+                    bound: float | None = None) -> None:
+    """Every gradient of every rank, and every parameter on some rank."""
+    seen = set()
+    for rank, result in enumerate(ranks):
+        for name, gradient in result["gradients"].items():
+            seen.add(name)
+            assert gradient.dtype == dtype
+            assert distance(gradient, wanted[name]) <= (bound or tolerance(dtype)), (rank, name)
+    assert seen == set(wanted)
+
+
+def check_losses(ranks: list[dict[str, Any]], wanted: list[float], dtype: torch.dtype, step: int = 0) -> None:
+    found = [result["losses"][step] for result in ranks if result["losses"][step]]
+    assert found
+    for losses in found:
+        assert losses == pytest.approx(wanted, rel=tolerance(dtype))
+
+
+def sum_of(gradients: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: sum(g[name] for g in gradients) for name in gradients[0]}
+
+
+def norm_of(gradients: dict[str, Tensor]) -> float:
+    return sum(g.double().square().sum().item() for g in gradients.values()) ** 0.5
+
+
+# Losses, gradients, outputs.
+
+
+@pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [2, 4])
+def test_two_steps_equal_the_whole_model(world: Run, size: int, name: str, dtype: torch.dtype, mean: bool) -> None:
+    count, micro_batches = 2 * size + 2, 2 * size
+    ranks = world(size, scenarios.train, name, dtype, count, micro_batches, steps=2, scale_grads=mean)
+    steps = [whole_model(*batch_of(2 * micro_batches, seed=s), count, micro_batches, dtype, mean=mean) for s in (0, 1)]
+    wanted = sum_of([gradients for _, gradients, _ in steps])
+    check_gradients(ranks, wanted, dtype)
+    for step, (losses, _, _) in enumerate(steps):
+        check_losses(ranks, losses, dtype, step)
+    for result in ranks:
+        assert result["norm"] == pytest.approx(norm_of(wanted), rel=tolerance(dtype))
+    check_outputs(ranks, steps[1][2], micro_batches, dtype)
+
+
+def check_outputs(ranks: list[dict[str, Any]], wanted: Tensor, micro_batches: int, dtype: torch.dtype) -> None:
+    for result in ranks:
+        check_output(result["output"], result["micro_batches"], wanted.chunk(micro_batches), dtype)
+    assert {k for result in ranks for k in result["micro_batches"]} == set(range(micro_batches))
+
+
+def check_output(output: Tensor | None, micro_batches: list[int], chunks: tuple[Tensor, ...], dtype: torch.dtype) -> None:
+    assert (output is None) == (not micro_batches)
+    if output is not None:
+        assert distance(output, torch.cat([chunks[k] for k in micro_batches])) <= tolerance(dtype)
+
+
+def test_dualpipe_gives_each_end_all_losses_and_the_outputs_of_its_half(world: Run) -> None:
+    ranks = world(4, scenarios.train, "dualpipe", torch.float64, 10, 8, steps=2, scale_grads=True)
+    assert [result["micro_batches"] for result in ranks] == [[4, 5, 6, 7], [], [], [0, 1, 2, 3]]
+    assert [len(result["losses"][0]) for result in ranks] == [8, 0, 0, 8]
+    assert ranks[0]["losses"] == ranks[3]["losses"]
+
+
+def test_mirrors_are_equal_to_the_bit(world: Run) -> None:
+    ranks = world(4, scenarios.train, "dualpipe", torch.float32, 10, 8, steps=2, scale_grads=True)
+    for rank, result in enumerate(ranks):
+        mirror = ranks[3 - rank]["gradients"]
+        assert all(torch.equal(gradient, mirror[name]) for name, gradient in result["gradients"].items())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_more_micro_batches_than_the_least(world: Run, name: str) -> None:
+    ranks = world(2, scenarios.train, name, torch.float64, 6, 10)
+    losses, wanted, _ = whole_model(*batch_of(20), 6, 10, torch.float64)
+    check_gradients(ranks, wanted, torch.float64)
+    check_losses(ranks, losses, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_recompute(world: Run, name: str, dtype: torch.dtype) -> None:
+    ranks = world(2, scenarios.train, name, dtype, 6, 4, recompute=True)
+    losses, wanted, _ = whole_model(*batch_of(8), 6, 4, dtype)
+    check_gradients(ranks, wanted, dtype)
+    check_losses(ranks, losses, dtype)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast_computes_what_the_whole_model_does_under_autocast(world: Run, name: str) -> None:
+    ranks = world(2, scenarios.train, name, torch.float32, 6, 4, autocast=True)
+    losses, wanted, _ = whole_model(*batch_of(8), 6, 4, torch.float32, autocast=True)
+    check_gradients(ranks, wanted, torch.float32)
+    check_losses(ranks, losses, torch.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [2, 4])
+def test_tied_embeddings(world: Run, size: int, name: str, dtype: torch.dtype) -> None:
+    ranks = world(size, scenarios.tied, name, dtype, 2 * size + 2, 2 * size)
+    losses, wanted, _ = whole_model(*batch_of(4 * size), 2 * size + 2, 2 * size, dtype, tied=True)
+    check_gradients(ranks, wanted, dtype)
+    check_losses(ranks, losses, dtype)
+    assert ranks[0]["norm"] == pytest.approx(norm_of(wanted), rel=tolerance(dtype))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluation(world: Run, name: str, dtype: torch.dtype) -> None:
+    ranks = world(2, scenarios.evaluate, name, dtype, 6, 4)
+    losses, _, outputs = whole_model(*batch_of(8), 6, 4, dtype)
+    for result in ranks:
+        assert result["untouched"] and not result["graph"]
+        for output in result["outputs"]:
+            check_output(output, result["micro_batches"], outputs.chunk(4), dtype)
+    check_losses([{"losses": [result["losses"]]} for result in ranks], losses, dtype)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pre_split_inputs_keywords_and_structures(world: Run, name: str) -> None:
+    ranks = world(2, scenarios.pre_split, name, torch.float64, 6, 4)
+    losses, wanted, _ = whole_model(*batch_of(8), 6, 4, torch.float64)
+    check_gradients(ranks, wanted, torch.float64)
+    check_losses(ranks, losses, torch.float64)
+    assert all(result["output"] is None for result in ranks)
+    assert {"last"} in [result["names"] for result in ranks]
+
+
+@pytest.mark.parametrize("name", ["dualpipe", "dualpipev"])
+def test_stages_may_run_their_overlapped_pairs_themselves(world: Run, name: str) -> None:
+    ranks = world(2, scenarios.overlapping, name, 6, 8)
+    losses, wanted, outputs = whole_model(*batch_of(16), 6, 8, torch.float64)
+    check_gradients(ranks, wanted, torch.float64)
+    check_losses(ranks, losses, torch.float64)
+    check_outputs(ranks, outputs, 8, torch.float64)
+    for result in ranks:
+        assert result["pairs"] == result["planned"] > 0
+
+
+def test_overlapped_pairs_take_no_keywords(fresh_world: Run) -> None:
+    messages = fresh_world(2, scenarios.keywords_of_overlapping)
+    assert any("has an overlapped_forward_backward, which takes positional tensors alone, got keyword arguments scale; pass "
+               "them as tensors from the first stage on" in message for message in messages)
+
+
+def test_halves_of_mirrors_add_up(world: Run) -> None:
+    ranks = world(4, scenarios.halves, 10, 8)
+    _, wanted, _ = whole_model(*batch_of(16), 10, 8, torch.float64)
+    for rank, result in enumerate(ranks):
+        for name, gradient in result["gradients"].items():
+            other = ranks[3 - rank]["gradients"][name]
+            assert distance(gradient + other, wanted[name]) <= 1e-10
+            assert distance(gradient, wanted[name]) > 1e-3
+
+
+# Data parallel and experts.
+
+
+@pytest.mark.parametrize("mean", [True, False], ids=["mean", "sum"])
+@pytest.mark.parametrize("wrapped_by", ["ddp", "fsdp", "fsdp_reshard"])
+@pytest.mark.parametrize("name", NAMES)
+def test_two_replicas(world: Run, name: str, wrapped_by: str, mean: bool) -> None:
+    ranks = world(4, scenarios.replicated, name, torch.float64, 6, 4, 2, wrapped_by, scale_grads=mean)
+    steps = [whole_model(*batch_of(16, seed=s), 6, 8, torch.float64, mean=mean) for s in (0, 1)]
+    wanted = sum_of([gradients for _, gradients, _ in steps])
+    wanted = wanted if mean else {name: g / 2 for name, g in wanted.items()}  # DDP and FSDP give the mean of replicas.
+    check_gradients(ranks, wanted, torch.float64)
+    for result in ranks:
+        mine = slice(4 * result["replica"], 4 * result["replica"] + 4)
+        for step, (losses, _, _) in enumerate(steps):
+            assert result["losses"][step] in ([], pytest.approx(losses[mine], rel=1e-10))
+        assert result["evaluated"] in ([], pytest.approx(steps[1][0][mine], rel=1e-10))
+        assert result["norm"] == pytest.approx(norm_of(wanted), rel=1e-10)
+    assert any(result["losses"][0] for result in ranks)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sums_over_replicas_start_before_the_schedule_ends(world: Run, name: str) -> None:
+    ranks = world(4, scenarios.replicated, name, torch.float64, 6, 4, 2, "ddp", scale_grads=True)
+    two_stages = name != "zb1p"  # A rank with one stage reduces it behind its last W.
+    assert [result["overlapped"] for result in ranks] == [two_stages] * 4
+
+
+@pytest.mark.parametrize("wrapped_by, bound", [("fsdp", 1e-5), ("fsdp_bf16", 2e-2)])
+def test_wrapped_stages_as_under_torchs_own_schedule(world: Run, wrapped_by: str, bound: float) -> None:
+    for result in world(4, scenarios.beside_torch, wrapped_by, 6, 4, 2):
+        (losses, wanted), (our_losses, gradients) = result["torch"], result["ours"]
+        assert our_losses == pytest.approx(losses, rel=bound)
+        assert set(gradients) == set(wanted)
+        assert not {name for name, g in gradients.items() if distance(g, wanted[name]) > bound}
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_experts_on_two_ranks(world: Run, name: str, dtype: torch.dtype) -> None:
+    ranks = world(4, scenarios.experts, name, dtype, 4, 2)
+    losses, wanted = experts_in_one_process(2 if name != "dualpipev" else 4, dtype)
+    for result in ranks:
+        mine = losses[result["expert_rank"]]
+        assert result["losses"] in ([], pytest.approx(mine, rel=tolerance(dtype)))
+        for parameter, gradient in result["gradients"].items():
+            key = parameter if "gate" in parameter else f"{parameter}.{result['expert_rank']}"
+            assert distance(gradient, wanted[key]) <= tolerance(dtype), key
+
+
+def experts_in_one_process(num_stages: int, dtype: torch.dtype) -> tuple[list[list[float]], dict[str, Tensor]]:
+    """Both replicas' micro-batches: half of each one's rows goes to each expert."""
+    weights: dict[str, Tensor] = {}
+    for s in range(num_stages):
+        for name, seed in ((f"{s}.gate.weight", 1), (f"{s}.expert.weight.0", 2), (f"{s}.expert.weight.1", 3)):
+            torch.manual_seed(100 * s + seed)
+            weights[name] = torch.nn.Linear(scenarios.HIDDEN, scenarios.HIDDEN, bias=False, dtype=dtype).weight
+    batch, target = scenarios.expert_batch(16, dtype)
+    losses: list[list[float]] = []
+    for x, t in zip(batch.chunk(2), target.chunk(2), strict=True):
+        losses.append([])
+        for x_k, t_k in zip(x.chunk(4), t.chunk(4), strict=True):
+            for s in range(num_stages):
+                halves = (x_k @ weights[f"{s}.gate.weight"].T).chunk(2)
+                x_k = x_k + torch.cat([torch.tanh(h @ weights[f"{s}.expert.weight.{e}"].T) for e, h in enumerate(halves)])
+            loss = (x_k - t_k).square().mean()
+            (loss / 8).backward()
+            losses[-1].append(loss.item())
+    return losses, {name: w.grad for name, w in weights.items()}
+
+
+# Files.
+
+
+def test_files_go_both_ways(world: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
+    ranks = world(2, scenarios.files, str(tmp_path_factory.getbasetemp()), 6, 8)
+    losses, wanted, _ = whole_model(*batch_of(16), 6, 8, torch.float64, twice=False)
+    for label in [label for label in ranks[0] if "order" not in label]:
+        results = [rank[label] for rank in ranks]
+        check_losses(results, losses, torch.float64)
+        check_gradients(results, wanted, torch.float64)
+    for rank in ranks:
+        assert rank["our order"] == rank["torch order"]
+    assert any("OVERLAP_F_B" in cell for cell in ranks[0]["order"])
+
+
+# Refusals.
+
+
+def test_refusals(world: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
+    given = world(2, scenarios.refusals, str(tmp_path_factory.getbasetemp()))[0]
+    assert given == {
+        "stages": "[ScheduleDualPipe] rank 0 of 2 must give stages [0, 1] of 2, got [0, 3] of 4; stage_indices(0, 2) "
+                  "names them",
+        "one stage": "[ScheduleDualPipe] rank 0 of 2 must give stages [0, 1] of 2, got [0] of 2; stage_indices(0, 2) "
+                     "names them",
+        "no stages": "[ScheduleDualPipe] stages must be this rank's PipelineStage objects, got none",
+        "micro-batches": "[dualpipe] num_microbatches must be at least 2 x ranks = 4, got 2",
+        "odd": "[dualpipe] num_microbatches must be even, got 5; 6 works",
+        "v micro-batches": "[dualpipev] num_microbatches must be at least 2 x ranks = 4, got 3",
+        "dw_builder": "[ScheduleZB1P] stage 0 must have no dw_builder: the engine splits every backward itself; a layer "
+                      "that knows a cheaper split calls dualpipe.utils.WeightGradStore.put() in its backward",
+        "autograd": "[ScheduleZB1P] backward_requires_autograd must be True, got False: the engine's backward is "
+                    "autograd's; torch's own schedules run other backwards",
+        "name": "[dualpipe.pipelining] unknown schedule 'DualPipeX'; DualPipe, DualPipeV and ZB1P run in this package's "
+                "engine, and torch's own names work, as 1F1B and Interleaved1F1B",
+        "rows": "[ScheduleDualPipe] FILE must have a row for each of 2 ranks, got 1",
+        "file micro-batches": "[ScheduleDualPipe] FILE must be for n_microbatches = 4, got 8 micro-batches in it",
+        "format": "[ScheduleDualPipe] format must be 'compute_only', got 'compute_comms': torch adds its own "
+                  "communication when it loads the file",
+        "file stages": "[ScheduleFromFile] rank 0 of 2 must give stages [0, 1] of 2, got [0, 3] of 4; row 0 of the "
+                       "file names them",
+        "no_grad": "step() requires gradients to be enabled for backward computation; it should not be used under "
+                   "torch.no_grad() context. Please call eval() instead.",
+        "target": "[ScheduleDualPipe] rank 0 computes losses, so step() and eval() need target= or target_mbs= there, "
+                  "got neither; without loss_fn no target is needed",
+        "mixed": "When using pre-split inputs, pass pre-split positional inputs through arg_mbs=... instead of "
+                 "positional args.",
+        "count": "Expecting 4 arg_mbs but got 1",
+        "kind": "arg_mbs must be a list but got a <class 'tuple'>",
+    }
+
+
+def test_refused_wrappers(world: Run) -> None:
+    assert world(2, scenarios.refused_wrappers)[0] == {
+        "some": "[ScheduleDualPipe] DistributedDataParallel must wrap every stage of a rank or none, got 1 of 2; wrap each "
+                "of them with one process_group",
+        "other ranks": "[ScheduleDualPipe] the stages of a rank must be replicated over the same ranks, got DDP over "
+                       "[[0], [0, 1]]; give both the same process_group",
+        "hook": "[ScheduleDualPipe] gradients are summed by the engine, which would pass by the communication hook that "
+                "was registered on DDP; register none, or use fully_shard",
+        "halves": "[ScheduleDualPipe] reduce_mirrors must be True under DDP, got False: replicas of mirrors would train "
+                  "apart",
+    }
+
+
+@pytest.mark.parametrize("value, kind, message", [
+    ("raise", "IndexError", "list index out of range"),
+    ("text", "TypeError", "[dualpipe.pipelining] stage 0 must return a tensor or a flat tuple of tensors, got a str; pass "
+                          "what is no tensor through keyword arguments"),
+])
+def test_errors_of_a_stage_keep_their_type(fresh_world: Run, value: str, kind: str, message: str) -> None:
+    (first_kind, text, notes), (other_kind, _, _) = fresh_world(2, scenarios.failing, value)
+    assert (first_kind, text) == (kind, message)
+    assert any("rank 0, stage 0, micro-batch 0 (0F0)" in note for note in notes)
+    assert other_kind == "PipelineError"
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["plain", "fsdp"])
+def test_unequal_mirrors_are_refused_or_made_equal(fresh_world: Run, sharded: bool) -> None:
+    refused = fresh_world(2, scenarios.mirrors, False, sharded)
+    assert all("must start with" in result["message"] for result in refused)
+    ranks = fresh_world(2, scenarios.mirrors, True, sharded)
+    assert [result["message"] for result in ranks] == ["nothing was refused"] * 2
+    for name, value in ranks[0]["values"].items():
+        assert torch.equal(value, ranks[1]["values"][name])
+
+
+def test_contexts_compiled_stages_frozen_parts_and_replaced_parameters(fresh_world: Run) -> None:
+    ranks = fresh_world(2, scenarios.small_promises, 6, 4)
+    losses, wanted, _ = whole_model(*batch_of(8), 6, 4, torch.float64)
+    frozen = {result["frozen"] for result in ranks}
+    check_gradients(ranks, {n: g for n, g in wanted.items() if n.split(".")[0] not in frozen}, torch.float64)
+    check_losses(ranks, losses, torch.float64)
+    for rank, result in enumerate(ranks):
+        assert sorted(result["entered"]) == [(rank, k) for k in range(4)]
+        assert result["replaced"] == ("[ScheduleZB1P] parameters of a stage were replaced after the first step, so their "
+                                      "gradients would not be summed; load values in place, or make a new schedule")

@@ -1,0 +1,54 @@
+"""Example scripts of the adapters, run as users run them: copied, patched with ``git apply``, started by torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def copy_example(adapter: str, folder: Path, patched: bool) -> Path:
+    """``folder/train.py``, with the adapter's diff applied or as it is."""
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "adapters" / adapter / "example" / "train.py", folder)
+    if patched:
+        subprocess.run(["git", "apply", str(ROOT / "adapters" / adapter / "example" / "dualpipe.diff")], cwd=folder,
+                       check=True, env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)})
+    return folder / "train.py"
+
+
+def changed_lines(adapter: str) -> int:
+    """Added and removed lines of the adapter's diff."""
+    lines = (ROOT / "adapters" / adapter / "example" / "dualpipe.diff").read_text().splitlines()
+    return sum(line[:1] in ("+", "-") and line[:3] not in ("+++", "---") for line in lines)
+
+
+def torchrun(script: Path, ranks: int, paths: tuple[str, ...] = (), limit_s: float = 150, **variables: str) -> str:
+    """Output of a run that ended well. ``paths`` go ahead of PYTHONPATH."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **variables}
+    environment["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", "0",
+               "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script)]
+    run = subprocess.run(command, cwd=script.parent, env=environment, capture_output=True, text=True, timeout=limit_s)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
+
+
+def metrics_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def check_same_training(built_in: list[dict[str, Any]], ours: list[dict[str, Any]]) -> None:
+    """First loss and norm within 1e-5, the loss curve within 1e-4, and a loss that falls."""
+    assert len(built_in) == len(ours)
+    for key in ("lm_loss", "grad_norm"):
+        assert abs(ours[0][key] / built_in[0][key] - 1) <= 1e-5, key
+    for theirs, mine in zip(built_in, ours, strict=True):
+        assert abs(mine["lm_loss"] / theirs["lm_loss"] - 1) <= 1e-4, theirs["iteration"]
+    assert ours[-1]["lm_loss"] < ours[0]["lm_loss"]

@@ -1,0 +1,99 @@
+"""dualpipe.torchtitan with torchtitan's pipelining function and debug model, on 2 and 4 Gloo processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import titan_scenarios as scenarios
+import torch
+from example_runs import changed_lines, check_same_training, copy_example, metrics_of, torchrun
+from torch import Tensor
+from world import Run
+
+NAMES = ["DualPipe", "DualPipeV", "ZB1P"]
+STAND_INS = (str(Path(__file__).resolve().parent / "stand_ins"),)
+
+
+@pytest.fixture(scope="module")
+def wanted() -> dict[int, tuple[list[float], dict[str, Tensor]]]:
+    """By the number of replicas: losses and gradients of the whole model in one process."""
+    return {replicas: whole_model(replicas) for replicas in (1, 2)}
+
+
+def whole_model(replicas: int) -> tuple[list[float], dict[str, Tensor]]:
+    model = scenarios.debug_model(scenarios.debug_spec())
+    loss_fn = scenarios.CrossEntropyLoss.Config().build()
+    rows, losses = scenarios.ROWS * replicas, []
+    for tokens, labels in zip(*(t.split(1) for t in scenarios.batch_of(rows)), strict=True):
+        loss, _ = loss_fn(model(tokens), labels, torch.tensor(float(rows * scenarios.SEQUENCE)))
+        loss.backward()
+        losses.append(loss.item())
+    return losses, {name: p.grad for name, p in model.named_parameters()}
+
+
+def check(ranks: list[dict[str, Any]], losses: list[float], gradients: dict[str, Tensor]) -> None:
+    seen = set()
+    for result in ranks:
+        if result["losses"] is not None:
+            first = scenarios.ROWS * result["replica"]
+            assert result["losses"] == pytest.approx(losses[first : first + scenarios.ROWS], rel=1e-5)
+            assert result["has_head"][-1]
+        for name, gradient in result["gradients"].items():
+            seen.add(name)
+            assert ((gradient - gradients[name]).norm() / gradients[name].norm()).item() <= 1e-5, name
+    assert seen == set(gradients)
+    assert any(result["losses"] is not None for result in ranks)
+
+
+@pytest.mark.parametrize("name, size", [*((name, 2) for name in NAMES), ("DualPipe", 4)])
+def test_equals_the_whole_model(world: Run, wanted: dict[int, Any], name: str, size: int) -> None:
+    ranks = world(size, scenarios.train, name, size)
+    check(ranks, *wanted[1])
+    assert {result["schedule"] for result in ranks} == {"dualpipe.pipelining.schedules"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_replicas_by_fsdp(world: Run, wanted: dict[int, Any], name: str) -> None:
+    check(world(4, scenarios.train, name, 2), *wanted[2])
+
+
+def test_other_schedules_are_torchtitans_own(world: Run, wanted: dict[int, Any]) -> None:
+    ranks = world(2, scenarios.train, "Interleaved1F1B", 2)
+    check(ranks, *wanted[1])
+    assert {result["schedule"] for result in ranks} == {"torch.distributed.pipelining.schedules"}
+
+
+def test_mirrors_of_ranks_seeded_apart_are_made_equal(world: Run) -> None:
+    first, second = world(2, scenarios.train, "DualPipe", 2, reseed=True)
+    assert set(first["values"]) == set(second["values"])
+    for name, value in first["values"].items():
+        assert torch.equal(value, second["values"][name])
+        assert torch.equal(first["gradients"][name], second["gradients"][name])
+
+
+def test_refusals(world: Run) -> None:
+    assert world(2, scenarios.refusals, 2)[0] == {
+        "layers": "[dualpipe.torchtitan] DualPipe on 2 ranks has 2 stages, got pipeline_parallel_layers_per_stage = 1 for 8 "
+                  "layers (embedding and head count as the configuration says); leave it out, or give 4",
+        "names": "[dualpipe.torchtitan] module_fqns_per_model_part must name 4 parts for DualPipeV on 2 ranks, got 2",
+        "micro-batch": "[dualpipe.torchtitan] local_batch_size must be a multiple of pipeline_parallel_microbatch_size, got "
+                       "8 and 3",
+        "few": "[dualpipe] num_microbatches must be at least 2 x ranks = 4, got 2",
+        "unknown": "Unknown schedule name 'DualPipeX'. The valid options are ['1F1B', 'Interleaved1F1B', 'GPipe', "
+                   "'LoopedBFS', 'InterleavedZeroBubble', 'PipelineScheduleSingle', 'PipelineScheduleMulti', "
+                   "'ZBVZeroBubble', 'DualPipeV']",
+        "spec": "[dualpipe.torchtitan] pipelining_fn of llama3 must be torchtitan's pipeline_llm or pipeline_vlm, got None; "
+                "build stages yourself and use dualpipe.pipelining",
+    }
+
+
+def test_the_example_trains_alike_before_and_after_its_diff(tmp_path: Path) -> None:
+    assert changed_lines("torchtitan") <= 10
+    plain = copy_example("torchtitan", tmp_path / "plain", patched=False)
+    torchrun(plain, 2, STAND_INS, OUTPUT=str(plain.parent), STEPS="5")
+    patched = copy_example("torchtitan", tmp_path / "patched", patched=True)
+    torchrun(patched, 2, STAND_INS, DUALPIPE_OUTPUT=str(patched.parent), STEPS="5")
+    check_same_training(metrics_of(plain.parent), metrics_of(patched.parent))
+    assert {path.name for path in patched.parent.glob("timeline_rank*.jsonl")} == {f"timeline_rank{r}.jsonl" for r in (0, 1)}

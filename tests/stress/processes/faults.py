@@ -1,0 +1,238 @@
+"""Faults of real processes: whatever happens to one rank, all are gone within the bound, and the culprit is named.
+
+    faults.py BUILD_DIR [--cases 150] [--seed 1]
+
+Four ranks under DualPipe (two where messages are large). Per case chance picks the rank and the moment:
+
+    kill, stop        SIGKILL, SIGSTOP from outside
+    throw, bad_alloc, exit, killed    in the middle of a forward (fault.cc)
+    message           SIGKILL while a message of 64 MiB is on a slow link
+    link down         the rank's link to all others loses everything from now on
+    link slow         a tenth of its rate: nobody may fail, and the losses stay what they were
+
+Kinds of links need network namespaces (tests/support/hosts.py). Prints rows of `make stress`; exits with 1 where one is
+missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from ranks import Ended, Ranks, iterations, write_config
+from rows import print_row
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+import hosts  # noqa: E402
+
+SIZE = 4
+STEP_TIMEOUT = 6
+DEATH_BOUND = 2.0
+HANG_BOUND = STEP_TIMEOUT + 2.0
+SLACK = 0.5  # Of this program's own looking, on two busy cores.
+SHARES = {"kill": 35, "stop": 20, "throw": 20, "bad_alloc": 10, "exit": 20, "killed": 15, "message": 10,
+          "link down": 10, "link slow": 10}
+HANGS = ("stop", "link down")
+MESSAGE_BYTES = 64 << 20
+LARGE = {"pipeline_model_parallel_size": 2, "num_layers": 2, "hidden_size": 256, "ffn_hidden_size": 8,
+         "num_attention_heads": 1, "seq_length": 128, "micro_batch_size": 512, "global_batch_size": 2048}
+
+
+@dataclass
+class Outcome:
+    kind: str
+    rank: int
+    is_gone: bool
+    seconds: float  # From the fault to the end of the last rank.
+    is_named: bool  # By every rank that said anything.
+    logs: str
+
+    @property
+    def is_in_time(self) -> bool:
+        return self.is_gone and self.seconds <= (HANG_BOUND if self.kind in HANGS else DEATH_BOUND) + SLACK
+
+
+def blamed(text: str) -> set[int]:
+    """The ranks that an error message blames."""
+    errors = "\n".join(line for line in text.splitlines() if "error: " in line)
+    return {int(number) for number in re.findall(r"rank (\d+) (?:failed|is gone|was lost|does not answer)", errors)}
+
+
+def judge(kind: str, rank: int, ended: list[Ended], began: float) -> Outcome:
+    witnesses = [one for one in ended if one.rank != rank and one.code is not None]
+    return Outcome(kind, rank, all(one.code is not None for one in ended if one.rank != rank or kind not in HANGS),
+                   max(one.at for one in ended if one.rank != rank) - began,
+                   bool(witnesses) and all(blamed(one.text) == {rank} for one in witnesses),
+                   "\n".join(map(str, ended)))
+
+
+class Faults:
+    def __init__(self, build: Path, folder: Path, seed: int) -> None:
+        self.program = build / "bin" / "pretrain_gpt"
+        self.library = build / "tests" / "libstress_fault.so"
+        self.folder, self.random = folder, random.Random(seed)
+        (folder / "small").mkdir()
+        (folder / "large").mkdir()
+        self.config = write_config(self.program, folder / "small", step_timeout=STEP_TIMEOUT)
+        self.large = write_config(self.program, folder / "large", **LARGE, step_timeout=60)
+        self.count = 0
+
+    def next_folder(self) -> Path:
+        self.count += 1
+        return self.folder / f"case{self.count}"
+
+    def start(self, **more: object) -> tuple[Ranks, Path]:
+        output = self.next_folder()
+        config = more.pop("config", self.config)
+        size = more.pop("size", SIZE)
+        return Ranks(self.program, config, size, output, settings=[f"output_dir={output}"], **more), output
+
+    def from_outside(self, kind: str) -> Outcome:
+        rank = self.random.randrange(SIZE)
+        run, output = self.start()
+        with run:
+            run.wait_for(lambda: iterations(output) >= 2, 60, "the second step")
+            time.sleep(0.3 * self.random.random())
+            began = run.hurt(rank, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
+            if kind == "stop":
+                others = run.wait_others(rank, HANG_BOUND + 10)
+                run.hurt(rank, signal.SIGKILL)
+                return judge(kind, rank, others, began)
+            return judge(kind, rank, run.wait(DEATH_BOUND + 10), began)
+
+    def in_forward(self, kind: str) -> Outcome:
+        """The moment of the fault is that of the rank's own end."""
+        rank = self.random.randrange(SIZE)
+        fault = {"LD_PRELOAD": str(self.library), "STRESS_FAULT_KIND": "kill" if kind == "killed" else kind,
+                 "STRESS_FAULT_AT": str(self.random.randrange(40, 160))}
+        run, _ = self.start(environment=lambda one: fault if one == rank else {})
+        with run:
+            ended = run.wait(60)
+        return judge(kind, rank, ended, ended[rank].at if kind in ("exit", "killed") else min(e.at for e in ended))
+
+    def over_links(self, lan: hosts.Lan, size: int, config: Path) -> tuple[Ranks, Path]:
+        """A rank per host."""
+        return self.start(config=config, size=size, address=lan.addresses[0],
+                          prefix=lambda rank: ["ip", "netns", "exec", f"host{rank}"],
+                          environment=lambda rank: {"GLOO_SOCKET_IFNAME": hosts.INTERFACE})
+
+    def in_a_message(self, kind: str) -> Outcome:
+        rank = self.random.randrange(2)
+        with hosts.Lan(2, rate="400mbit") as lan:
+            run, _ = self.over_links(lan, 2, self.large)
+            with run:
+                wanted = received(rank) + self.random.randrange(MESSAGE_BYTES // 8, MESSAGE_BYTES // 2)
+                run.wait_for(lambda: received(rank) >= wanted, 120, "a message")
+                began = run.hurt(rank, signal.SIGKILL)
+                return judge(kind, rank, run.wait(DEATH_BOUND + 10), began)
+
+    def link_down(self, kind: str) -> Outcome:
+        rank = self.random.randrange(SIZE)
+        with hosts.Lan(SIZE, rate="400mbit") as lan:
+            run, output = self.over_links(lan, SIZE, self.config)
+            with run:
+                run.wait_for(lambda: iterations(output) >= 2, 60, "the second step")
+                subprocess.run(["ip", "link", "set", f"port{rank}", "down"], check=True)
+                began = time.monotonic()
+                return judge(kind, rank, run.wait(HANG_BOUND + 10), began)
+
+    def link_slow(self, kind: str) -> Outcome:
+        """Reached where it trains on as if nothing had happened."""
+        rank = self.random.randrange(SIZE)
+        with hosts.Lan(SIZE, rate="400mbit") as lan:
+            run, output = self.over_links(lan, SIZE, self.config)
+            with run:
+                run.wait_for(lambda: iterations(output) >= 2, 60, "the second step")
+                subprocess.run(["tc", "-n", f"host{rank}", "qdisc", "change", "dev", hosts.INTERFACE, "root", "tbf",
+                                "rate", "40mbit", "burst", "16kb", "latency", "500ms"], check=True)
+                run.wait_for(lambda: iterations(output) >= 6, 60, "the sixth step")
+                logs = run.text(rank)
+            losses = losses_of(output)[:6]
+        same = losses == self.undisturbed()
+        return Outcome(kind, rank, same, 0, same, logs if same else f"{losses} instead of {self.undisturbed()}")
+
+    def undisturbed(self) -> list[str]:
+        output = self.folder / "undisturbed"
+        if not output.exists():
+            settings = [f"output_dir={output}", "train_iters=6"]
+            with Ranks(self.program, self.config, SIZE, output, settings=settings) as run:
+                run.wait(60)
+        return losses_of(output)
+
+    def run(self, kind: str) -> Outcome:
+        runs = {"kill": self.from_outside, "stop": self.from_outside, "message": self.in_a_message,
+                "link down": self.link_down, "link slow": self.link_slow}
+        return runs.get(kind, self.in_forward)(kind)
+
+
+def received(rank: int) -> int:
+    """Bytes that a host has sent, as its port of the switch counts them."""
+    shown = subprocess.run(["ip", "-s", "-j", "link", "show", "dev", f"port{rank}"], check=True, capture_output=True)
+    return json.loads(shown.stdout)[0]["stats64"]["rx"]["bytes"]
+
+
+def losses_of(output: Path) -> list[str]:
+    return [re.search(r'"lm_loss":[^,]+', line).group() for line in (output / "metrics.jsonl").read_text().splitlines()]
+
+
+def cases(count: int, seed: int, with_links: bool) -> list[str]:
+    """`count` kinds in the proportions of SHARES, at least one of each."""
+    shares = {kind: share for kind, share in SHARES.items()
+              if with_links or kind not in ("message", "link down", "link slow")}
+    kinds = [kind for kind, share in shares.items() for _ in range(max(1, round(share * count / sum(shares.values()))))]
+    random.Random(seed).shuffle(kinds)
+    return kinds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=Path)
+    parser.add_argument("--cases", type=int, default=150)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", choices=SHARES, help="one kind, --cases times")
+    options = parser.parse_args()
+    why_no_links = hosts.why_not()
+    if why_no_links is None:
+        hosts.enter()
+    else:
+        print(f"without links: {why_no_links}", file=sys.stderr)
+    kinds = [options.only] * options.cases if options.only else cases(options.cases, options.seed, not why_no_links)
+    outcomes = []
+    with tempfile.TemporaryDirectory() as name:
+        faults = Faults(options.build.resolve(), Path(name), options.seed)
+        for kind in kinds:
+            outcomes.append(faults.run(kind))
+            one = outcomes[-1]
+            print(f"{len(outcomes)}/{len(kinds)} {kind} of rank {one.rank}: {one.seconds:.2f} s", file=sys.stderr)
+            if not (one.is_in_time and one.is_named):
+                print(one.logs, file=sys.stderr)
+    return 0 if report(outcomes, options.seed) else 1
+
+
+def report(outcomes: list[Outcome], seed: int) -> bool:
+    late = Counter(one.kind for one in outcomes if not one.is_in_time)
+    named = sum(one.is_named for one in outcomes)
+    deaths = [one.seconds for one in outcomes if one.kind not in HANGS]
+    hangs = [one.seconds for one in outcomes if one.kind in HANGS]
+    reached = [
+        print_row(f"faults over real processes, {len(outcomes)}", f"no survivor, all gone within {DEATH_BOUND:g} s of a "
+                  f"death, step_timeout + {HANG_BOUND - STEP_TIMEOUT:g} s of a hang",
+                  f"{len(outcomes) - sum(late.values())} in time, at most {max(deaths, default=0):.2f} and "
+                  f"{max(hangs, default=0):.2f} s" + "".join(f"; late: {number} {kind}" for kind, number in late.items()), not late, seed),
+        print_row("faults over real processes, culprit named", "99 %", f"{100 * named / len(outcomes):.1f} %",
+                  named >= 0.99 * len(outcomes), seed)]
+    return all(reached)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""One run of the trainer as processes that a test can hurt: a process per rank, its log in a file, and when each ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                      "DUALPIPE_SCHEDULE", "DUALPIPE_OUTPUT", "TORCHELASTIC_ERROR_FILE")
+POLL_SECONDS = 0.005
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@dataclass
+class Ended:
+    """How a rank ended. `at` is time.monotonic(); `code` is negative for a signal, None for one that had to be killed."""
+
+    rank: int
+    code: int | None
+    at: float
+    text: str
+
+    def __str__(self) -> str:
+        return f"rank {self.rank}, code {self.code}:\n{self.text}"
+
+
+class Ranks:
+    """The processes of one run; what is left of them is killed at the end of the `with` block.
+
+    `settings` are key=value for all ranks, `per_rank` more of them for one; `environment` gives a rank variables.
+    `prefix` are words before the program, strace say. `address` and `port` are where rank 0 hosts the store.
+    """
+
+    def __init__(self, program: Path, config: Path, size: int, folder: Path, *, settings: Sequence[str] = (),
+                 per_rank: Mapping[int, Sequence[str]] | None = None,
+                 environment: Callable[[int], Mapping[str, str]] = lambda rank: {},
+                 prefix: Callable[[int], Sequence[str]] = lambda rank: (), address: str = "127.0.0.1",
+                 port: int | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.size = size
+        self.logs = [folder / f"rank{rank}.log" for rank in range(size)]
+        self.processes = []
+        port = port or free_port()
+        for rank in range(size):
+            options = [word for setting in [*settings, *(per_rank or {}).get(rank, ())] for word in ("--set", setting)]
+            inherited = {key: value for key, value in os.environ.items() if key not in LAUNCHER_VARIABLES}
+            variables = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
+                         "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": address, "MASTER_PORT": str(port),
+                         "OMP_NUM_THREADS": "1"}
+            with self.logs[rank].open("wb") as log:
+                self.processes.append(subprocess.Popen(
+                    [*prefix(rank), program, "train", "--config", config, *options], stdin=subprocess.DEVNULL,
+                    stdout=log, stderr=subprocess.STDOUT, env=inherited | variables | dict(environment(rank))))
+
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def pid(self, rank: int) -> int:
+        return self.processes[rank].pid
+
+    def hurt(self, rank: int, number: signal.Signals) -> float:
+        """Sends the signal; when, by time.monotonic()."""
+        os.kill(self.pid(rank), number)
+        return time.monotonic()
+
+    def text(self, rank: int) -> str:
+        return self.logs[rank].read_text(errors="replace")
+
+    def is_running(self) -> bool:
+        return any(process.poll() is None for process in self.processes)
+
+    def wait_for(self, is_there: Callable[[], bool], seconds: float, what: str) -> None:
+        """Until it is there; RuntimeError with every log where a rank ends first or the time is over."""
+        end = time.monotonic() + seconds
+        while not is_there():
+            ended = [rank for rank in range(self.size) if self.processes[rank].poll() is not None]
+            if ended or time.monotonic() > end:
+                logs = "\n".join(f"--- rank {rank}\n{self.text(rank)}" for rank in range(self.size))
+                raise RuntimeError(f"{what} did not come; ranks that had ended: {ended}\n{logs}")
+            time.sleep(POLL_SECONDS)
+
+    def wait(self, seconds: float) -> list[Ended]:
+        """By rank, at the latest after that time; those that are then still there have code None."""
+        return self._wait(seconds, range(self.size))
+
+    def wait_others(self, rank: int, seconds: float) -> list[Ended]:
+        """wait() for all ranks but one."""
+        return self._wait(seconds, [other for other in range(self.size) if other != rank])
+
+    def _wait(self, seconds: float, ranks: Sequence[int]) -> list[Ended]:
+        end = time.monotonic() + seconds
+        codes: dict[int, tuple[int, float]] = {}
+        while len(codes) < len(ranks) and time.monotonic() < end:
+            for rank in ranks:
+                if rank not in codes and self.processes[rank].poll() is not None:
+                    codes[rank] = (self.processes[rank].returncode, time.monotonic())
+            time.sleep(POLL_SECONDS)
+        now = time.monotonic()
+        return [Ended(rank, *codes.get(rank, (None, now)), self.text(rank)) for rank in ranks]
+
+
+def iterations(output: Path) -> int:
+    """How many steps metrics.jsonl tells of."""
+    metrics = output / "metrics.jsonl"
+    return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
+
+
+def prepare_data(program: Path, folder: Path) -> Path:
+    """The prefix of a small data set of byte tokens."""
+    (folder / "text.py").write_text(
+        "".join(f"def function_{i}(x):\n    return x * {i} + {i % 7}\n\n" for i in range(4000)))
+    subprocess.run([program, "prepare-data", "--input", folder / "text.py", "--output", folder / "text"], check=True,
+                   stdout=subprocess.DEVNULL, timeout=60)
+    return folder / "text"
+
+
+def write_config(program: Path, folder: Path, **settings: object) -> Path:
+    """A tiny model over four ranks under DualPipe, 16 micro-batches; `settings` are over that."""
+    values: dict[str, object] = {
+        "num_layers": 4, "hidden_size": 32, "num_attention_heads": 2, "seq_length": 32, "micro_batch_size": 1,
+        "global_batch_size": 16, "pipeline_model_parallel_size": 4, "pipeline_schedule": "dualpipe",
+        "train_iters": 1000000, "lr": 0.003, "lr_warmup_iters": 2, "lr_decay_iters": 1000000, "log_interval": 1000000,
+        "timeout_s": 60, "data_path": prepare_data(program, folder)}
+    path = folder / "gpt.yaml"
+    path.write_text("".join(f"{key}: {value}\n" for key, value in (values | settings).items()))
+    return path
