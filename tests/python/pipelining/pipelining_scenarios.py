@@ -174,7 +174,10 @@ class Overlapping(Parts):
         assert type(module0) is type(module1) is cls
         outputs0 = module0(*inputs0)
         loss0 = None if criterion0 is None else criterion0((outputs0,), labels0)
-        run_backward(outputs1 if loss1 is None else (loss1,), output_grads1 if loss1 is None else None)
+        if loss1 is None:
+            run_backward(outputs1, output_grads1)
+        else:
+            loss1.backward()
         return outputs0, loss0
 
 
