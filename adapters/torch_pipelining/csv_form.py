@@ -64,7 +64,8 @@ class CsvSchedule(EngineSchedule):
         if format != "compute_only":
             raise ValueError(f"[{self._origin}] format must be 'compute_only', got '{format}': torch adds its own "
                              "communication when it loads the file")
-        dualpipe.write_csv([[str(action) for action in row] for _, row in sorted(self.pipeline_order.items())], filename)
+        rows = [[str(action) for action in row] for _, row in sorted(self.pipeline_order.items())]
+        dualpipe.write_csv(rows, filename)
 
 
 class ScheduleFromFile(CsvSchedule):

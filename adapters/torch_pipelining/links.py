@@ -31,7 +31,7 @@ class Link:
         return received
 
     def exchange(self, outgoing: Sequence[Tensor], incoming: Sequence[Tensor]) -> None:
-        """Collective over the two: ``outgoing`` here fills ``incoming``, contiguous tensors of the same shapes, there."""
+        """Collective over the two: ``outgoing`` here fills ``incoming`` there, contiguous tensors of equal shapes."""
         operations = [self._operation(dist.isend, tensor.contiguous(), i) for i, tensor in enumerate(outgoing)]
         operations += [self._operation(dist.irecv, tensor, i) for i, tensor in enumerate(incoming)]
         if operations:

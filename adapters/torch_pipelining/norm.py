@@ -16,7 +16,7 @@ from .stage_adapter import bare_module
 
 @torch.no_grad()
 def norm_of_stages(stages: Sequence[_PipelineStageBase], copies: int = 1) -> float:
-    """From the gradients that the ranks of the pipeline group hold. Collective over the group, and over the meshes of DTensors.
+    """From the gradients that the ranks of the pipeline group hold. Collective over it and the meshes of DTensors.
 
     ``copies``: on how many ranks each stage lives, with equal gradients.
     """
@@ -36,7 +36,7 @@ def _square(gradient: Tensor) -> Tensor:
 
 
 def gradient_norm(schedule: Any) -> float:
-    """Of the last ``step()``, the same on every rank; before clipping. Collective. ``schedule``: ours or one of torch's."""
+    """Of the last ``step()`` of our schedules or torch's, the same on every rank, before clipping. Collective."""
     if hasattr(schedule, "gradient_norm"):
         return schedule.gradient_norm()
     return norm_of_stages(stages_of_schedule(schedule))

@@ -38,7 +38,8 @@ class RunLog:
         where = asked_folder(folder)
         if where is None:
             return
-        self._files = RunFiles(where, _header(schedule, name), record_from=1 if steps is None else steps - LAST_STEPS + 1)
+        first = 1 if steps is None else steps - LAST_STEPS + 1
+        self._files = RunFiles(where, _header(schedule, name), record_from=first)
         if not isinstance(schedule, EngineSchedule):
             self._timer = StageTimer(stages_of_schedule(schedule))
             schedule.step = _timed_step(schedule.step, self._timer)

@@ -56,8 +56,8 @@ class EngineSchedule(PipelineScheduleMulti):
         timeout: Of one wait for another rank. Default: 30 minutes.
 
     ``step()`` and ``eval()`` take what torch's take, ``arg_mbs``, ``kwarg_mbs``, ``target_mbs``, ``loss_kwargs``,
-    ``losses``, ``return_outputs`` and ``finalize_gradients`` included. Exceptions of a stage or loss come out with their
-    own type and a note that names rank, stage and micro-batch. Gradients are final when ``step()`` returns.
+    ``losses``, ``return_outputs`` and ``finalize_gradients`` included. Exceptions of a stage or loss come out with
+    their own type and a note that names rank, stage and micro-batch. Gradients are final when ``step()`` returns.
 
     Raises:
         ValueError: At construction, for stages or a number of micro-batches that the schedule does not take; at the
@@ -132,8 +132,9 @@ class EngineSchedule(PipelineScheduleMulti):
         got = sorted(stage.stage_index for stage in stages)
         counts = {stage.num_stages for stage in stages}
         if got != wanted or counts != {num_stages}:
+            totals = ", ".join(map(str, sorted(counts)))
             raise ValueError(f"[{self._origin}] rank {rank} of {size} must give stages {wanted} of {num_stages}, got "
-                             f"{got} of {', '.join(map(str, sorted(counts)))}; {self._names_stages(rank, size)} names them")
+                             f"{got} of {totals}; {self._names_stages(rank, size)} names them")
         for stage in stages:
             self._check_stage(stage)
         if not backward_requires_autograd:
@@ -256,8 +257,8 @@ class EngineSchedule(PipelineScheduleMulti):
                                    return_outputs=return_outputs)
             self._sharded.finish_step(self._finalize_gradients)
         else:
-            criterion = {} if self._loss_fn is None else {"criterion": self._criterion(values), "weight": self._weight()}
-            result = pipeline.evaluate(inputs, labels, return_outputs=return_outputs, **criterion)
+            criterion, weight = (None, None) if self._loss_fn is None else (self._criterion(values), self._weight())
+            result = pipeline.evaluate(inputs, labels, criterion, weight=weight, return_outputs=return_outputs)
             reshard(self._stages)
         if return_outputs:
             self._keep_outputs(values, pipeline.loss_micro_batches, result.outputs)
@@ -282,7 +283,9 @@ class EngineSchedule(PipelineScheduleMulti):
             return lambda labels: 1.0
         return lambda labels: float(int(labels[0]) == 0)
 
-    def _keep_outputs(self, values: StepValues, micro_batches: Sequence[int], outputs: Sequence[Sequence[Tensor]]) -> None:
+    def _keep_outputs(
+        self, values: StepValues, micro_batches: Sequence[int], outputs: Sequence[Sequence[Tensor]]
+    ) -> None:
         for stage in self._stages:
             if stage.is_last:
                 stage.output_chunks.extend(values.output_of(k, tensors)

@@ -26,8 +26,8 @@ class ScheduleDualPipe(CsvSchedule):
     ========  =======================================  ================================================
 
     Both ends hold a first and a last stage, so a loop that feeds whoever does (as torch's loops do) feeds both. Of the
-    batch, rank 0 uses the first M/2 micro-batches as inputs and the others' targets, rank P-1 the reverse. ``output_micro_batches``
-    names those whose outputs are returned.
+    batch, rank 0 uses the first M/2 micro-batches as inputs and the others' targets, rank P-1 the reverse.
+    ``output_micro_batches`` names those whose outputs are returned.
 
     Args:
         broadcast_mirrors: ``True`` makes the copies equal at the first step: stage s becomes that of rank s, for hosts
@@ -48,8 +48,8 @@ class ScheduleDualPipe(CsvSchedule):
 class ScheduleDualPipeV(CsvSchedule):
     """DualPipeV: DualPipe folded in half, every stage once.
 
-    P ranks, 2 P stages, M micro-batches (at least 2 P). Rank r gives stages r and 2P-1-r. Rank 0 holds the first and the
-    last stage: it passes batch and target and gets losses and outputs. All else: :class:`EngineSchedule`.
+    P ranks, 2 P stages, M micro-batches (at least 2 P). Rank r gives stages r and 2P-1-r. Rank 0 holds the first and
+    the last stage: it passes batch and target and gets losses and outputs. All else: :class:`EngineSchedule`.
     """
 
     schedule_name = "dualpipev"

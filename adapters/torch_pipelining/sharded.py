@@ -1,8 +1,8 @@
 """Stages whose parameters are DTensors: ``fully_shard`` (FSDP2) and ``replicate``, tensor parallelism.
 
 Their gradients come out of their own hooks, so the engine does not see these parameters. As in torch's schedules,
-nothing is synchronized or resharded before the last backward, and reduction is finished after it. Under DualPipe the two
-mirrors then add their shards, which both hold alike: rank r and P-1-r of one data rank have the same coordinates in
+nothing is synchronized or resharded before the last backward, and reduction is finished after it. Under DualPipe the
+two mirrors then add their shards, which both hold alike: rank r and P-1-r of one data rank have the same coordinates in
 the mesh of the stage.
 """
 

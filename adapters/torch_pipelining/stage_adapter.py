@@ -1,8 +1,8 @@
 """A torch ``PipelineStage`` as a stage of the engine.
 
 Torch's stage is taken apart: its module, its index, the forward context that may be registered on it. Its buffers,
-sends and backward stay unused. Values that are no tensors (flags, masks, nested structures) never reach the engine: they
-wait here by micro-batch, and the engine carries the tensors alone.
+sends and backward stay unused. Values that are no tensors (flags, masks, nested structures) never reach the engine:
+they wait here by micro-batch, and the engine carries the tensors alone.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ class StageAdapter(Stage):
         """``overlapped_forward_backward`` has no place for them. Raises ``ValueError``."""
         names = sorted(self.values.kwarg_mbs[self._micro_batch])
         if names:
-            raise ValueError(f"[dualpipe.pipelining] stage {self.stage.stage_index} has an overlapped_forward_backward, "
-                             f"which takes positional tensors alone, got keyword arguments {', '.join(names)}; pass them "
-                             "as tensors from the first stage on")
+            raise ValueError(f"[dualpipe.pipelining] stage {self.stage.stage_index} has an "
+                             f"overlapped_forward_backward, which takes positional tensors alone, got keyword "
+                             f"arguments {', '.join(names)}; pass them as tensors from the first stage on")
 
     def _require_plain(self, value: Any) -> None:
         where = f"[dualpipe.pipelining] stage {self.stage.stage_index} must return a tensor or a flat tuple of tensors"

@@ -2,8 +2,8 @@
 
     spec = dualpipe.torchtitan.with_dualpipe(model_registry("debugmodel"))
 
-``parallelism.pipeline_parallel_schedule`` then also takes ``"DualPipe"`` and ``"ZB1P"``, and ``"DualPipeV"`` runs in the
-engine. Every other name is torchtitan's own. See README.md.
+``parallelism.pipeline_parallel_schedule`` then also takes ``"DualPipe"`` and ``"ZB1P"``, and ``"DualPipeV"`` runs in
+the engine. Every other name is torchtitan's own. See README.md.
 """
 
 from .pipeline import is_ours, pipeline_llm, pipeline_vlm, with_dualpipe

@@ -36,7 +36,7 @@ def is_ours(name: str) -> bool:
 def with_dualpipe(spec: ModelSpec) -> ModelSpec:
     """The same model with a pipelining function that knows our schedules and leaves the others to its own.
 
-    Raises ``ValueError`` for a model that cannot be pipelined, or whose pipelining is not torchtitan's for LLMs and VLMs.
+    Raises ``ValueError`` for a model that cannot be pipelined, or not by torchtitan's functions for LLMs and VLMs.
     """
     ours = {titan.pipeline_llm: pipeline_llm, titan.pipeline_vlm: pipeline_vlm}
     if spec.pipelining_fn not in ours:
@@ -80,6 +80,7 @@ def pipeline_llm(
     if not is_ours(parallelism.pipeline_parallel_schedule):
         return titan.pipeline_llm(model, device=device, model_config=model_config, parallelize_fn=parallelize_fn,
                                   loss_fn=loss_fn, **options)
+    _refuse_tied_weights(model_config)
     names = _names_per_stage(parallelism, parallel_dims.pp, model_config)
     stages = _split(model, parallel_dims, parallelism, device, names)
     for stage in stages:
@@ -89,6 +90,13 @@ def pipeline_llm(
             any(stage.is_last for stage in stages))
 
 
+def _refuse_tied_weights(model_config: Any) -> None:
+    if getattr(model_config, "enable_weight_tying", False):
+        raise ValueError("[dualpipe.torchtitan] enable_weight_tying must be False, got True: each part of the model "
+                         "gets a copy of its own, and torchtitan ties no weights under pipeline parallel; "
+                         "dualpipe.pipelining does, over stages of yours")
+
+
 def _names_per_stage(parallelism: Any, size: int, model_config: Any) -> list[list[str]]:
     """Module names of every stage: the user's, or torchtitan's division into as many stages as the schedule has."""
     name = parallelism.pipeline_parallel_schedule
@@ -96,8 +104,8 @@ def _names_per_stage(parallelism: Any, size: int, model_config: Any) -> list[lis
     given = parallelism.module_fqns_per_model_part
     if given is not None:
         if len(given) != num_stages:
-            raise ValueError(f"[dualpipe.torchtitan] module_fqns_per_model_part must name {num_stages} parts for {name} "
-                             f"on {size} ranks, got {len(given)}")
+            raise ValueError(f"[dualpipe.torchtitan] module_fqns_per_model_part must name {num_stages} parts for "
+                             f"{name} on {size} ranks, got {len(given)}")
         return [list(part) for part in given]
     layers = len(model_config.layers)
     first, last = (parallelism.pipeline_parallel_first_stage_less_layers,
@@ -145,5 +153,6 @@ def _build_schedule(stages: list[PipelineStage], training: Any, parallelism: Any
 
 def _explain_norm(max_norm: float) -> None:
     _logger.warning(
-        "DualPipe holds every stage on two ranks, and torchtitan sums squares over all ranks: the grad_norm that it logs "
-        "is sqrt(2) times the model's. To clip at %g set training.max_norm to %.4g.", max_norm, math.sqrt(2) * max_norm)
+        "DualPipe holds every stage on two ranks, and torchtitan sums squares over all ranks: the grad_norm that it "
+        "logs is sqrt(2) times the model's. To clip at %g set training.max_norm to %.4g.",
+        max_norm, math.sqrt(2) * max_norm)

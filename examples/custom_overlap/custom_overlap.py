@@ -116,7 +116,7 @@ class ForwardInSteps:
 
 
 class OverlappingLayer(Layer):
-    """The same with a hook: whenever the backward has posted an exchange and would wait, the forward goes on by a step."""
+    """The same with a hook: whenever the backward has posted an exchange and would wait, the forward goes on."""
 
     @classmethod
     def overlapped_forward_backward(  # type: ignore[no-untyped-def]
@@ -171,13 +171,13 @@ def main() -> int:
     sequence, hook = train(Layer), train(OverlappingLayer)
     if dist.get_rank() == 0:
         for name, outcome in (("in sequence", sequence), ("by hook", hook)):
-            print(f"{name:<12} {1e3 * outcome.seconds:5.0f} ms a step, {1e3 * outcome.waited:4.0f} ms of it waiting for "
-                  f"{outcome.exchanges} exchanges; {outcome.summary}")
+            print(f"{name:<12} {1e3 * outcome.seconds:5.0f} ms a step, {1e3 * outcome.waited:4.0f} ms of it waiting "
+                  f"for {outcome.exchanges} exchanges; {outcome.summary}")
     pairs = zip(hook.gradients, sequence.gradients, strict=True)
     worst = max(((ours - theirs).norm() / theirs.norm()).item() for ours, theirs in pairs)
     passed = worst <= TOLERANCE and hook.waited < sequence.waited
-    print(f"rank {dist.get_rank()}: the hook takes {hook.seconds / sequence.seconds:.2f}x of the sequence's time; every "
-          f"gradient within {worst:.1e} of the sequence's: {'passed' if passed else 'FAILED'}")
+    print(f"rank {dist.get_rank()}: the hook takes {hook.seconds / sequence.seconds:.2f}x of the sequence's time; "
+          f"every gradient within {worst:.1e} of the sequence's: {'passed' if passed else 'FAILED'}")
     dist.barrier()
     dist.destroy_process_group()
     return 0 if passed else 1

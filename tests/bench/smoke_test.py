@@ -89,6 +89,19 @@ class BenchPeers(unittest.TestCase):
         self.assertEqual(code, 0 if all_reached(report["bounds"]) else 1)
 
 
+class BenchBinding(unittest.TestCase):
+    def test_both_languages_are_measured_where_there_is_a_package(self):
+        if not (BUILD / "python").exists():
+            return self.assertFalse((BUILD / "bin" / "bench_binding").exists())
+        done = subprocess.run([BUILD / "bin" / "bench_binding", "--json", "--steps", "2"], capture_output=True, text=True)
+        report = json.loads(done.stdout)
+        self.assertEqual([row["limit"] for row in report["bounds"]], [50.0, 50.0])
+        for figures in report["schedules"].values():
+            self.assertGreater(figures["engine_us"], 0)
+            self.assertGreater(figures["python_us"], figures["engine_us"])
+        self.assertEqual(done.returncode, 0 if all_reached(report["bounds"]) else 1)
+
+
 class Table(unittest.TestCase):
     def test_a_miss_is_a_miss(self):
         self.assertTrue(all_reached([bound(1.0, 1.0, "equal")]))

@@ -37,8 +37,8 @@ RankPairs neighbours(const Schedule& schedule) {
   RankPairs pairs;
   for (const int micro_batch : {0, schedule.num_microbatches - 1}) {
     for (int stage = 1; stage < schedule.placement.stages(); ++stage) {
-      pairs.insert(std::minmax({schedule.placement.rank_of(stage - 1, micro_batch),
-                                schedule.placement.rank_of(stage, micro_batch)}));
+      pairs.insert(std::minmax(
+          {schedule.placement.rank_of(stage - 1, micro_batch), schedule.placement.rank_of(stage, micro_batch)}));
     }
   }
   return pairs;
@@ -57,8 +57,8 @@ C10dTransportOptions edges_of(const std::string& schedule, int ranks, const Pyth
   C10dTransportOptions transport;
   try {
     const PipelineOptions& engine = options.engine;
-    const Schedule made = engine.registry.make(
-        schedule, {ranks, engine.num_microbatches, engine.virtual_pipeline_model_parallel_size});
+    const Schedule made =
+        engine.registry.make(schedule, {ranks, engine.num_microbatches, engine.virtual_pipeline_model_parallel_size});
     transport.edges = in_group(neighbours(made), options.rank_mapping);
     transport.mirror_edges = in_group(mirrors(made.placement), options.rank_mapping);
   } catch (const std::exception&) {
@@ -173,7 +173,8 @@ void PythonPipeline::finish_gradients() {
 double PythonPipeline::compute_norm() {
   double norm = 0;
   const auto compute = [&] {
-    if (!norm_) norm_ = std::make_unique<GradientNorm>(engine_->world(), engine_->gradients(), engine_->gradient_parts());
+    if (!norm_)
+      norm_ = std::make_unique<GradientNorm>(engine_->world(), engine_->gradients(), engine_->gradient_parts());
     norm = norm_->compute(engine_->gradients());
   };
   cross_border(border_, [&] { engine_->guarded("gradient norm", compute); });
@@ -235,8 +236,10 @@ void bind_pipeline(py::module_& module) {
              py::gil_scoped_release release;
              pipeline.guarded(action, shared);
            })
-      .def("clip_gradients",
-           [](PythonPipeline& p, double norm, double max) { clip_gradients(p.engine().gradients(), norm, max); }, no_gil())
+      .def(
+          "clip_gradients",
+          [](PythonPipeline& p, double norm, double max) { clip_gradients(p.engine().gradients(), norm, max); },
+          no_gil())
       .def("rank", [](PythonPipeline& p) { return p.engine().rank(); })
       .def("size", [](PythonPipeline& p) { return p.engine().size(); })
       .def("num_stages", [](PythonPipeline& p) { return p.engine().num_stages(); })

@@ -21,8 +21,8 @@ namespace dualpipe::python {
 
 struct PythonPipelineOptions {
   PipelineOptions engine;
-  std::vector<int> rank_mapping;                // By rank of the group; empty: the group's own.
-  bool notify_failures = true;                  // Ranks tell each other of failures, over `store`.
+  std::vector<int> rank_mapping;               // By rank of the group; empty: the group's own.
+  bool notify_failures = true;                 // Ranks tell each other of failures, over `store`.
   c10::intrusive_ptr<c10d::Store> store = {};  // A client of its own, whose loss is a failure too; null: the group's.
 };
 

@@ -67,7 +67,8 @@ class PythonStage : public StageModule {
 
   TensorList forward(const TensorList& inputs) override {
     py::gil_scoped_acquire gil;
-    TensorList outputs = to_tensors(fmt::format("[stage {}] what forward returns", stage_), (*forward_)(to_tuple(inputs)));
+    TensorList outputs =
+        to_tensors(fmt::format("[stage {}] what forward returns", stage_), (*forward_)(to_tuple(inputs)));
     running_->part = PythonPart::kOther;
     return outputs;
   }

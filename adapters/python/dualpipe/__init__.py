@@ -1,7 +1,8 @@
 """DualPipe and its kin for PyTorch: bidirectional, zero-bubble and 1F1B pipelines over one C++ engine.
 
-`dualpipe.DualPipe` and `dualpipe.DualPipeV` have the face of deepseek-ai/DualPipe; `dualpipe.core` is the engine itself,
-for any schedule; `dualpipe.pipelining`, `dualpipe.torchtitan` and `dualpipe.megatron` plug it into those frameworks.
+`dualpipe.DualPipe` and `dualpipe.DualPipeV` have the face of deepseek-ai/DualPipe; `dualpipe.core` is the engine
+itself, for any schedule; `dualpipe.pipelining`, `dualpipe.torchtitan` and `dualpipe.megatron` plug it into those
+frameworks.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dualpipe._build_info import TORCH_REVISION, TORCH_VERSION
 
 if torch.version.git_version != TORCH_REVISION:
     raise ImportError(
-        f"dualpipe was built for torch {TORCH_VERSION}, but torch {torch.__version__} is installed: build it again with "
-        "`pip install --no-build-isolation --force-reinstall --no-deps` from its sources."
+        f"dualpipe was built for torch {TORCH_VERSION}, but torch {torch.__version__} is installed: build it again "
+        "with `pip install --no-build-isolation --force-reinstall --no-deps` from its sources."
     )
 
 from dualpipe._core import __version__

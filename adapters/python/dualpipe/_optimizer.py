@@ -45,7 +45,7 @@ class GradientNorm:
         return self._engine.compute_norm()
 
     def clip(self, norm: float, max_norm: float) -> None:
-        """Scales this rank's gradients by max_norm / (norm + 1e-6) where norm is finite and larger than max_norm > 0."""
+        """Scales this rank's gradients by max_norm / (norm + 1e-6) where norm is finite and above max_norm > 0."""
         self._engine.clip_gradients(norm, max_norm)
 
 
@@ -74,8 +74,8 @@ def register_optimizer(
 ) -> RemovableHandle:
     """Makes every `optimizer.step()` do what optimizer_step() does, by register_step_pre_hook.
 
-    A step that is to be skipped finds no gradients (`.grad` is None), so the optimizer leaves its parameters and its state
-    alone. Args and errors as optimizer_step(); `report` is told what happened.
+    A step that is to be skipped finds no gradients (`.grad` is None), so the optimizer leaves its parameters and its
+    state alone. Args and errors as optimizer_step(); `report` is told what happened.
     """
     _check(pipeline, clip_grad)
 
@@ -103,7 +103,8 @@ def _prepare(pipeline: Pipeline, clip_grad: float) -> OptimizerStep:
 def _check(pipeline: Pipeline, clip_grad: float) -> None:
     if not (clip_grad >= 0 and math.isfinite(clip_grad)):
         raise ScheduleError(
-            f"[optimizer_hook] clip_grad must be finite and at least 0 (no clipping), got {clip_grad:g}; for example 1.0"
+            f"[optimizer_hook] clip_grad must be finite and at least 0 (no clipping), got {clip_grad:g}; "
+            "for example 1.0"
         )
     if not pipeline.reduces_mirrors:
         raise ScheduleError(

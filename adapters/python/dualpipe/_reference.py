@@ -53,7 +53,9 @@ class ReferencePipeline(nn.Module):
         """
         super().__init__()
         if len(modules) != 2:
-            raise ScheduleError(f"[{self.schedule}] modules must be two, got {len(modules)}; for example (first, second)")
+            raise ScheduleError(
+                f"[{self.schedule}] modules must be two, got {len(modules)}; for example (first, second)"
+            )
         self.module = nn.ModuleList(modules)
         self.overlapped_forward_backward = _offers_overlap(self.module)
         self.batch_dim = batch_dim
@@ -71,8 +73,8 @@ class ReferencePipeline(nn.Module):
         mapping = self._mapping or list(range(self.num_ranks))
         if sorted(mapping) != list(range(self.num_ranks)):
             raise ScheduleError(
-                f"[rank_mapping] must hold each of 0 .. {self.num_ranks - 1} once, got {mapping}; None keeps the ranks of "
-                "the group"
+                f"[rank_mapping] must hold each of 0 .. {self.num_ranks - 1} once, got {mapping}; None keeps the ranks "
+                "of the group"
             )
         place: dict[int, int] = {rank: group_rank for group_rank, rank in enumerate(mapping)}
         self.rank = mapping[self.group.rank()]
@@ -123,15 +125,17 @@ class ReferencePipeline(nn.Module):
             return_outputs: give outputs.
 
         Returns:
-            (loss, outputs): one loss per micro-batch whose loss this rank computes, and their outputs, put together along
-            batch_dim (a tuple where there are several); None elsewhere and where not asked for.
+            (loss, outputs): one loss per micro-batch whose loss this rank computes, and their outputs, put together
+            along batch_dim (a tuple where there are several); None elsewhere and where not asked for.
 
         Raises:
             ScheduleError: for a num_chunks that the schedule cannot have, or a training step without a criterion.
         """
         computes_losses = self.is_first_rank or (self.is_last_rank and self.schedule == "dualpipe")
         if criterion is None and computes_losses and torch.is_grad_enabled():
-            raise ScheduleError(f"[{self.schedule}] a criterion is wanted in training, got None; or use torch.no_grad()")
+            raise ScheduleError(
+                f"[{self.schedule}] a criterion is wanted in training, got None; or use torch.no_grad()"
+            )
         pipeline = self.pipeline(num_chunks)
         loss_ids = pipeline.loss_micro_batches
         given = self._split(inputs, len(pipeline.input_micro_batches))
@@ -153,7 +157,7 @@ class ReferencePipeline(nn.Module):
 
         return call
 
-    def compute_loss(self, criterion: Loss, outputs: Sequence[Tensor | None], labels: Sequence[Tensor | None]) -> Tensor:
+    def compute_loss(self, criterion: Loss, outputs: core.Tensors, labels: core.Tensors) -> Tensor:
         """Of the micro-batch whose forward began last; kept for the step's result."""
         loss = criterion(*outputs, *labels)
         self._losses[self._micro_batch] = loss.detach()

@@ -14,8 +14,8 @@ Which rank gives and gets what (P ranks, M micro-batches over both directions; `
     dualpipe            r and P-1-r                      rank 0: 0..M/2-1       rank P-1: 0..M/2-1
                                                          rank P-1: M/2..M-1     rank 0: M/2..M-1
 
-The engine runs without the GIL and takes it around forward, loss and hooks. It splits the backward of any autograd graph
-into I and W by itself; a layer that knows how to split puts closures into dualpipe.utils.WeightGradStore.
+The engine runs without the GIL and takes it around forward, loss and hooks. It splits the backward of any autograd
+graph into I and W by itself; a layer that knows how to split puts closures into dualpipe.utils.WeightGradStore.
 
 An exception of Python code ends the pipeline and comes out as it went in, with a note "rank 1, stage 0, micro-batch 3
 (0F3)"; the other ranks get dualpipe.PipelineError.
@@ -73,19 +73,19 @@ OverlapHook = Callable[..., tuple[Outputs, Optional[Tensor]]]
 class Stage:
     """A stage of the model. To be subclassed, or to be copied by anything that has these methods.
 
-    A subclass may have a class method `overlapped_forward_backward(module0, inputs0, criterion0, labels0, module1, loss1,
-    outputs1, output_grads1) -> (outputs0, loss0)`, which then runs overlapped pairs of two stages of that very class: the
-    forward of module0 on inputs0, the loss by `criterion0(outputs0, labels0)` (None where module0 is not the last stage;
-    then loss0 is None), and the backward of an earlier forward of module1, from loss1 where it is no None, else from
-    outputs1 with output_grads1 (dualpipe.utils.run_backward). Gradients are left in `.grad` of the leaves that the earlier
-    forward got, and in the parameters.
+    A subclass may have a class method `overlapped_forward_backward(module0, inputs0, criterion0, labels0, module1,
+    loss1, outputs1, output_grads1) -> (outputs0, loss0)`, which then runs overlapped pairs of two stages of that very
+    class: the forward of module0 on inputs0, the loss by `criterion0(outputs0, labels0)` (None where module0 is not the
+    last stage; then loss0 is None), and the backward of an earlier forward of module1, from loss1 where it is no None,
+    else from outputs1 with output_grads1 (dualpipe.utils.run_backward). Gradients are left in `.grad` of the leaves
+    that the earlier forward got, and in the parameters.
     """
 
     def forward(self, inputs: Tensors) -> Outputs:
         """Outputs of one micro-batch, as one tensor or a sequence of tensors and None.
 
-        `inputs` are leaves (or None); floating ones require grad. What is returned is sent without a copy, so it must not
-        be overwritten later.
+        `inputs` are leaves (or None); floating ones require grad. What is returned is sent without a copy, so it must
+        not be overwritten later.
         """
         raise NotImplementedError
 
@@ -139,8 +139,8 @@ def module_stage(
         module: whose parameters are trained, under the names that named_parameters() gives.
         forward: outputs from the inputs of a micro-batch; default: module(*inputs).
         logical_name: as Stage.logical_name.
-        overlap: as Stage.overlapped_forward_backward, with modules (not stages) as module0 and module1. Runs pairs whose
-            modules are of one class.
+        overlap: as Stage.overlapped_forward_backward, with modules (not stages) as module0 and module1. Runs pairs
+            whose modules are of one class.
     """
     return _ModuleStage(module, forward, logical_name, overlap)
 
@@ -163,9 +163,9 @@ class GradientGroup:
 class Pipeline:
     """One rank's part of a pipeline. Made by all ranks of the group together, used by one thread.
 
-    Gradients are those of the global loss: of criteria that return a mean, sum_k w_k loss_k / sum_k w_k with w_k the rows
-    of the first label; with `weight`, sum_k loss_k / sum_k weight_k. They are summed over mirrors, added to what is in
-    `.grad` (or in `main_grads`), and final when step() returns, or with `defer_tail_weight_gradients` after
+    Gradients are those of the global loss: of criteria that return a mean, sum_k w_k loss_k / sum_k w_k with w_k the
+    rows of the first label; with `weight`, sum_k loss_k / sum_k weight_k. They are summed over mirrors, added to what
+    is in `.grad` (or in `main_grads`), and final when step() returns, or with `defer_tail_weight_gradients` after
     finish_gradients().
     """
 
@@ -222,8 +222,8 @@ class Pipeline:
             rank_mapping: by rank of the group, the rank of the pipeline; None: the same.
             live_bytes: bytes that count as live activations, asked after every action; for StepStatistics.memory.
             notify_failures: ranks tell each other of failures over the store, so that none waits for the timeout.
-            failure_store: a store of its own for that, whose loss counts as a failure too; None: the group's, whose loss
-                does not.
+            failure_store: a store of its own for that, whose loss counts as a failure too; None: the group's, whose
+                loss does not.
             on_fatal: called once, on any thread, when a rank has failed, instead of waking this rank with an error.
             nccl_max_ctas: CTAs of one edge's kernels; 0 leaves it to NCCL.
 

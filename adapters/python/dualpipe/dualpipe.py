@@ -17,8 +17,8 @@ class DualPipe(ReferencePipeline):
     step() takes the first half of the micro-batches on the first rank and the second half on the last one; labels and
     losses of each half are on the other end. P is even, num_chunks is even and at least 2 P.
 
-    Each mirror (rank r and rank P-1-r hold the same two stages) keeps the gradients of its own half of the micro-batches,
-    as in the reference: the sum is the caller's, or `reduce_mirrors=True`.
+    Each mirror (rank r and rank P-1-r hold the same two stages) keeps the gradients of its own half of the
+    micro-batches, as in the reference: the sum is the caller's, or `reduce_mirrors=True`.
     """
 
     schedule = "dualpipe"

@@ -6,7 +6,7 @@ from dualpipe._reference import ReferencePipeline
 
 
 class DualPipeV(ReferencePipeline):
-    """The V-shaped schedule with the reference's face. Of 2 P stages rank r holds stage r and stage 2P-1-r, in that order.
+    """The V-shaped schedule with the reference's face. Of 2 P stages rank r holds r and 2P-1-r, in that order.
 
     Inputs, labels, losses and outputs are on the first rank. num_chunks is at least 2 P.
     """

@@ -1,7 +1,7 @@
 """Schedules as values: rows of cells in the text form of torch.distributed.pipelining, one row per rank.
 
-Cells are "<stage><kind><micro-batch>" with kinds F, B, I (gradient of the inputs) and W (of the weights), or a pair that
-runs overlapped, "(0F7;7B3)OVERLAP_F_B".
+Cells are "<stage><kind><micro-batch>" with kinds F, B, I (gradient of the inputs) and W (of the weights), or a pair
+that runs overlapped, "(0F7;7B3)OVERLAP_F_B".
 """
 
 from __future__ import annotations
@@ -42,7 +42,11 @@ def plan(
         ScheduleError: for an unknown name, or sizes that the schedule cannot have.
     """
     return _core.plan(
-        os.fspath(schedule), pipeline_model_parallel_size, num_microbatches, virtual_pipeline_model_parallel_size, lowered
+        os.fspath(schedule),
+        pipeline_model_parallel_size,
+        num_microbatches,
+        virtual_pipeline_model_parallel_size,
+        lowered,
     )
 
 

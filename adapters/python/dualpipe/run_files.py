@@ -1,4 +1,6 @@
-"""What a run writes, so that `dualpipe ab` can compare it: metrics.jsonl and timeline_rank<R>.jsonl (docs/run_files.md).
+"""What a run writes, so that `dualpipe ab` can compare it: metrics.jsonl and timeline_rank<R>.jsonl.
+
+docs/run_files.md says what is in them.
 
 A comparison tells a run its schedule in DUALPIPE_SCHEDULE and its folder in DUALPIPE_OUTPUT.
 """
@@ -145,7 +147,7 @@ def header_line(header: TimelineHeader) -> dict[str, object]:
 
 def step_line(iteration: int, statistics: Statistics, seconds: float | None = None) -> dict[str, object]:
     """The line of a recorded step."""
-    spans = [[cell, begin, end, waited] if waited else [cell, begin, end] for cell, begin, end, waited in statistics.spans]
+    spans = [[*span] if span[3] else [*span[:3]] for span in statistics.spans]
     line: dict[str, object] = {
         "iteration": iteration,
         "began": statistics.began,

@@ -39,8 +39,8 @@ class WeightGradStore(metaclass=_Store):
         else:
             compute_weight_gradient()
 
-    Outside an engine, a backward of one's own may set `enabled`, and run what was put with flush() and pop(): a queue of
-    the process, one group per flush(), first in, first out.
+    Outside an engine, a backward of one's own may set `enabled`, and run what was put with flush() and pop(): a queue
+    of the process, one group per flush(), first in, first out.
     """
 
     _cache: list[Callable[[], object]] = []
@@ -108,7 +108,7 @@ def run_backward(tensors: Sequence[torch.Tensor], grad_tensors: Sequence[torch.T
 def scatter(
     inputs: torch.Tensor | Sequence[torch.Tensor | None], chunks: int, dim: int
 ) -> list[tuple[torch.Tensor | None, ...]]:
-    """Splits every tensor along `dim` into `chunks` parts as torch.tensor_split; None stays None. One tuple per part."""
+    """Splits every tensor along `dim` into `chunks` parts as torch.tensor_split; None stays None. A tuple per part."""
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     for value in inputs:

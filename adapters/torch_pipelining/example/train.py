@@ -93,7 +93,7 @@ def main():
         losses = []
         schedule.step(*([tokens] if any(s.is_first for s in stages) else []),
                       target=labels if any(s.is_last for s in stages) else None, losses=losses, return_outputs=False)
-        total = torch.stack([sum(losses, torch.zeros((), device=device)).detach(), torch.tensor(len(losses)).to(device)])
+        total = torch.tensor([sum(loss.item() for loss in losses), len(losses)], dtype=torch.float64, device=device)
         dist.all_reduce(total)
         norm = global_norm(schedule)
         for p in parameters:

@@ -72,7 +72,8 @@ def measure(program: str, steps: int) -> dict[str, Any]:
     for schedule in SCHEDULES:
         engine, python = engine_us(program, schedule, steps), python_us(schedule, steps)
         report["schedules"][schedule] = {"engine_us": engine, "python_us": python}
-        report["bounds"].append(bound(python - engine, BOUND_US, f"{schedule}, per action above the C++ engine", unit="us"))
+        what = f"{schedule}, per action above the C++ engine"
+        report["bounds"].append(bound(python - engine, BOUND_US, what, unit="us"))
     dist.destroy_process_group()
     return report
 
@@ -88,7 +89,7 @@ def main() -> int:
         print(json.dumps(report, indent=1))
     else:
         for schedule, figures in report["schedules"].items():
-            print(f"{schedule:<12} C++ {figures['engine_us']:6.1f} us   Python {figures['python_us']:6.1f} us per action")
+            print(f"{schedule:<12} per action: C++ {figures['engine_us']:.1f} us, Python {figures['python_us']:.1f} us")
         print_bounds(report["bounds"])
     return 0 if all_reached(report["bounds"]) else 1
 

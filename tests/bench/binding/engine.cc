@@ -36,9 +36,8 @@ void run(const std::string& schedule, int steps) {
   if (schedule == "dualpipev") stages.push_back(std::make_shared<Product>());
   Pipeline pipeline(schedule, ranks[0], stages, {.num_microbatches = kMicroBatches});
   const MicroBatches inputs(kMicroBatches, {at::ones({1, 8})});
-  const Criterion criterion([](const TensorList& outputs, const TensorList& labels) {
-    return (outputs[0] - labels[0]).square().mean();
-  });
+  const Criterion criterion(
+      [](const TensorList& outputs, const TensorList& labels) { return (outputs[0] - labels[0]).square().mean(); });
   for (int i = 0; i < steps; ++i) {
     const double began = cpu_seconds();
     const StepResult result = pipeline.step(inputs, inputs, criterion);

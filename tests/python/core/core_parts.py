@@ -79,7 +79,7 @@ class ReferenceBlock(nn.Module):
 
     @classmethod
     def overlapped_forward_backward(
-        cls, module0, inputs0, criterion0, labels0, module1, loss1, outputs1, output_grads1  # type: ignore[no-untyped-def]
+        cls, module0, inputs0, criterion0, labels0, module1, loss1, outputs1, output_grads1
     ):
         cls.pairs += 1
         outputs0 = [module0(*inputs0)]

@@ -148,7 +148,8 @@ def several_tensors() -> dict[str, Any]:
     """A stage of several tensors, integers and None among them, with lengths that vary."""
     schedule, micro_batches, ranks = "1f1b", 4, dist.get_world_size()
     stages = make_stages(Block, ranks, torch.float64)
-    inputs = [torch.randn(k + 1, 2, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(k)) for k in range(4)]
+    seeds = [torch.Generator().manual_seed(k) for k in range(micro_batches)]
+    inputs = [torch.randn(k + 1, 2, 6, dtype=torch.float64, generator=seed) for k, seed in enumerate(seeds)]
     wanted = whole_step(stages, inputs, [torch.zeros_like(x) for x in inputs], mean_square, 1 / micro_batches)
     mine = MaskedStage(stages[dist.get_rank()])
     pipeline = Pipeline(
@@ -274,7 +275,7 @@ def store_puts() -> dict[str, Any]:
 
 
 def optimizer_steps(defer: bool) -> dict[str, Any]:
-    """A step whose norm, clipping and new parameters are compared with the whole model's; then one that is not finite."""
+    """A step whose norm, clipping and new parameters are compared with the whole model's; then one not finite."""
     schedule, micro_batches, clip = BIDIRECTIONAL, 8, 0.05
     ranks = dist.get_world_size()
     whole = make_stages(Block, ranks, torch.float64)
@@ -321,7 +322,7 @@ def optimizer_steps(defer: bool) -> dict[str, Any]:
 
 
 def replicas() -> float:
-    """Two pipelines of two ranks, each with its own data: gradients of the global batch, in fp32 buffers of the host."""
+    """Two pipelines of two ranks, each with its own data: gradients of the global batch, in the host's buffers."""
     ranks, micro_batches = 2, 4
     world = dist.get_rank()
     groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -346,7 +347,9 @@ def replicas() -> float:
     )
     mine = slice(replica * micro_batches, (replica + 1) * micro_batches)
     pipeline.step(
-        picked(inputs[mine], pipeline.input_micro_batches), picked(labels[mine], pipeline.loss_micro_batches), mean_criterion
+        picked(inputs[mine], pipeline.input_micro_batches),
+        picked(labels[mine], pipeline.loss_micro_batches),
+        mean_criterion,
     )
     assert all(p.grad is None for s in stages for p in s.parameters())
     return worst_error(buffers, {n: g.double() for n, g in wanted.gradients.items()}, names)
@@ -469,7 +472,12 @@ def failing_store(path: str) -> dict[str, Any]:
     """A failure in code that the host ran as a part of the pipeline, told over a store of its own."""
     store = dist.FileStore(path, dist.get_world_size())
     pipeline = Pipeline(
-        "1f1b", dist.group.WORLD, [SlowStage(0.0)], num_microbatches=2, failure_store=store, timeout=timedelta(seconds=30)
+        "1f1b",
+        dist.group.WORLD,
+        [SlowStage(0.0)],
+        num_microbatches=2,
+        failure_store=store,
+        timeout=timedelta(seconds=30),
     )
 
     def mistake() -> None:
@@ -546,4 +554,5 @@ def timeline_lines() -> tuple[Any, Any, Any, Any]:
     )
     ours = json.loads(json.dumps(step_line(7, pipeline.statistics)))
     engine = pipeline._engine
-    return header_line(header), json.loads(engine.timeline_header_line()), ours, json.loads(engine.timeline_step_line(7))
+    theirs = json.loads(engine.timeline_step_line(7))
+    return header_line(header), json.loads(engine.timeline_header_line()), ours, theirs

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from example_runs import ROOT, torchrun
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -98,8 +99,8 @@ def test_another_torch_is_refused_in_one_sentence(tmp_path: Path) -> None:
                          env={"PYTHONPATH": str(tmp_path), "PATH": ""})
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1] == (
-        f"ImportError: dualpipe was built for torch 2.14.0+cpu, but torch {torch.__version__} is installed: build it again "
-        "with `pip install --no-build-isolation --force-reinstall --no-deps` from its sources."
+        f"ImportError: dualpipe was built for torch 2.14.0+cpu, but torch {torch.__version__} is installed: build it "
+        "again with `pip install --no-build-isolation --force-reinstall --no-deps` from its sources."
     )
 
 
@@ -176,3 +177,10 @@ def test_run_files_of_a_hosts_own_schedule(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("DUALPIPE_SCHEDULE")
     monkeypatch.delenv("DUALPIPE_OUTPUT")
     assert (asked_schedule("1f1b"), asked_folder()) == ("1f1b", None)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_twin_of_custom_overlap_waits_less_by_its_hook(ranks: int) -> None:
+    output = torchrun(ROOT / "examples" / "custom_overlap" / "custom_overlap.py", ranks)
+    assert output.count("of the sequence's: passed") == ranks
+    assert "by hook" in output and "0 of" in output

@@ -107,8 +107,8 @@ def test_callers_mistakes_are_told_word_for_word(world: Run) -> None:
     assert first["odd"].startswith("ScheduleError: [rank 0] [dualpipe] num_microbatches must be even, got 5")
     assert second["odd"] == first["odd"]
     assert first["name"] == (
-        "ScheduleError: [rank 0] [pipeline_schedule] must be one of 1f1b, dualpipe, dualpipev, interleaved_1f1b, zb1p or a "
-        '.csv file, got "dualpip"; did you mean dualpipe?'
+        "ScheduleError: [rank 0] [pipeline_schedule] must be one of 1f1b, dualpipe, dualpipev, interleaved_1f1b, zb1p "
+        'or a .csv file, got "dualpip"; did you mean dualpipe?'
     )
     assert first["clip"] == (
         "ScheduleError: [optimizer_hook] clip_grad must be finite and at least 0 (no clipping), got -1; for example 1.0"

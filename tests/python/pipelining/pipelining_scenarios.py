@@ -169,8 +169,10 @@ class Overlapping(Parts):
     """Offers the function of the reference's face; it runs its halves one after the other."""
 
     @classmethod
-    def overlapped_forward_backward(cls, module0: nn.Module, inputs0: Any, criterion0: Any, labels0: Any, module1: nn.Module,
-                                    loss1: Tensor | None, outputs1: Any, output_grads1: Any) -> tuple[Any, Tensor | None]:
+    def overlapped_forward_backward(
+        cls, module0: nn.Module, inputs0: Any, criterion0: Any, labels0: Any, module1: nn.Module, loss1: Tensor | None,
+        outputs1: Any, output_grads1: Any
+    ) -> tuple[Any, Tensor | None]:
         assert type(module0) is type(module1) is cls
         outputs0 = module0(*inputs0)
         loss0 = None if criterion0 is None else criterion0((outputs0,), labels0)
@@ -197,7 +199,8 @@ def keywords_of_overlapping() -> str:
     """Refused on the rank that meets them first."""
     size = dist.get_world_size()
     mine, num_stages = stage_indices("dualpipev", dist.get_rank(), size)
-    stages = [PipelineStage(Overlapping(indices_of(s, num_stages, 6), 6, torch.float64), s, num_stages, CPU) for s in mine]
+    stages = [PipelineStage(Overlapping(indices_of(s, num_stages, 6), 6, torch.float64), s, num_stages, CPU)
+              for s in mine]
     schedule = ScheduleDualPipeV(stages, 2 * size, loss_fn=loss_of)
     tokens, labels = batch_of(4 * size)
     scale = torch.ones(4 * size, 1, 1, dtype=torch.float64)
@@ -338,14 +341,14 @@ def files(folder: str, count: int, micro_batches: int) -> dict[str, Any]:
         run(f"{name} {form}", ScheduleFromFile(torch_stages(name, count), micro_batches, path, loss_fn=loss_of))
     ours = ScheduleDualPipeV(stages_for("dualpipev", count, torch.float64, twice=False), micro_batches, loss_fn=loss_of)
     path = dumped(ours, folder, "ours")
-    theirs = torch_schedules._PipelineScheduleRuntime(stages_for("dualpipev", count, torch.float64, twice=False), micro_batches,
-                                                      loss_fn=loss_of)
+    theirs = torch_schedules._PipelineScheduleRuntime(
+        stages_for("dualpipev", count, torch.float64, twice=False), micro_batches, loss_fn=loss_of)
     theirs._load_csv(path)
     run("ours under torch", theirs)
     dual = ScheduleDualPipe(stages_for("dualpipe", count, torch.float64, twice=False), micro_batches, loss_fn=loss_of)
     path = dumped(dual, folder, "dualpipe")
-    run("dualpipe file", ScheduleFromFile(stages_for("dualpipe", count, torch.float64, twice=False), micro_batches, path,
-                                          loss_fn=loss_of))
+    run("dualpipe file", ScheduleFromFile(stages_for("dualpipe", count, torch.float64, twice=False), micro_batches,
+                                          path, loss_fn=loss_of))
     dual._load_csv(path)
     run("dualpipe reloaded", dual)
     results["order"] = [str(action) for action in dual.pipeline_order[0]]
@@ -434,7 +437,8 @@ def refused_wrappers() -> dict[str, str]:
 
     return {
         "some": first_step(lambda i, m: by_ddp(mesh)(m) if i == 0 else m),
-        "other ranks": first_step(lambda i, m: DistributedDataParallel(m, process_group=mesh.get_group() if i else solo)),
+        "other ranks": first_step(
+            lambda i, m: DistributedDataParallel(m, process_group=mesh.get_group() if i else solo)),
         "hook": first_step(lambda i, m: hooked(m)),
         "halves": first_step(lambda i, m: by_ddp(mesh)(m), reduce_mirrors=False),
     }

@@ -68,7 +68,9 @@ def check_outputs(ranks: list[dict[str, Any]], wanted: Tensor, micro_batches: in
     assert {k for result in ranks for k in result["micro_batches"]} == set(range(micro_batches))
 
 
-def check_output(output: Tensor | None, micro_batches: list[int], chunks: tuple[Tensor, ...], dtype: torch.dtype) -> None:
+def check_output(
+    output: Tensor | None, micro_batches: list[int], chunks: tuple[Tensor, ...], dtype: torch.dtype
+) -> None:
     assert (output is None) == (not micro_batches)
     if output is not None:
         assert distance(output, torch.cat([chunks[k] for k in micro_batches])) <= tolerance(dtype)
@@ -159,8 +161,8 @@ def test_stages_may_run_their_overlapped_pairs_themselves(world: Run, name: str)
 
 def test_overlapped_pairs_take_no_keywords(fresh_world: Run) -> None:
     messages = fresh_world(2, scenarios.keywords_of_overlapping)
-    assert any("has an overlapped_forward_backward, which takes positional tensors alone, got keyword arguments scale; pass "
-               "them as tensors from the first stage on" in message for message in messages)
+    assert any("has an overlapped_forward_backward, which takes positional tensors alone, got keyword arguments scale; "
+               "pass them as tensors from the first stage on" in message for message in messages)
 
 
 def test_halves_of_mirrors_add_up(world: Run) -> None:
@@ -237,7 +239,8 @@ def experts_in_one_process(num_stages: int, dtype: torch.dtype) -> tuple[list[li
         for x_k, t_k in zip(x.chunk(4), t.chunk(4), strict=True):
             for s in range(num_stages):
                 halves = (x_k @ weights[f"{s}.gate.weight"].T).chunk(2)
-                x_k = x_k + torch.cat([torch.tanh(h @ weights[f"{s}.expert.weight.{e}"].T) for e, h in enumerate(halves)])
+                x_k = x_k + torch.cat([torch.tanh(h @ weights[f"{s}.expert.weight.{e}"].T)
+                                       for e, h in enumerate(halves)])
             loss = (x_k - t_k).square().mean()
             (loss / 8).backward()
             losses[-1].append(loss.item())
@@ -273,12 +276,12 @@ def test_refusals(world: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
         "micro-batches": "[dualpipe] num_microbatches must be at least 2 x ranks = 4, got 2",
         "odd": "[dualpipe] num_microbatches must be even, got 5; 6 works",
         "v micro-batches": "[dualpipev] num_microbatches must be at least 2 x ranks = 4, got 3",
-        "dw_builder": "[ScheduleZB1P] stage 0 must have no dw_builder: the engine splits every backward itself; a layer "
-                      "that knows a cheaper split calls dualpipe.utils.WeightGradStore.put() in its backward",
+        "dw_builder": "[ScheduleZB1P] stage 0 must have no dw_builder: the engine splits every backward itself; a "
+                      "layer that knows a cheaper split calls dualpipe.utils.WeightGradStore.put() in its backward",
         "autograd": "[ScheduleZB1P] backward_requires_autograd must be True, got False: the engine's backward is "
                     "autograd's; torch's own schedules run other backwards",
-        "name": "[dualpipe.pipelining] unknown schedule 'DualPipeX'; DualPipe, DualPipeV and ZB1P run in this package's "
-                "engine, and torch's own names work, as 1F1B and Interleaved1F1B",
+        "name": "[dualpipe.pipelining] unknown schedule 'DualPipeX'; DualPipe, DualPipeV and ZB1P run in this "
+                "package's engine, and torch's own names work, as 1F1B and Interleaved1F1B",
         "rows": "[ScheduleDualPipe] FILE must have a row for each of 2 ranks, got 1",
         "file micro-batches": "[ScheduleDualPipe] FILE must be for n_microbatches = 4, got 8 micro-batches in it",
         "format": "[ScheduleDualPipe] format must be 'compute_only', got 'compute_comms': torch adds its own "
@@ -298,21 +301,21 @@ def test_refusals(world: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def test_refused_wrappers(world: Run) -> None:
     assert world(2, scenarios.refused_wrappers)[0] == {
-        "some": "[ScheduleDualPipe] DistributedDataParallel must wrap every stage of a rank or none, got 1 of 2; wrap each "
-                "of them with one process_group",
+        "some": "[ScheduleDualPipe] DistributedDataParallel must wrap every stage of a rank or none, got 1 of 2; wrap "
+                "each of them with one process_group",
         "other ranks": "[ScheduleDualPipe] the stages of a rank must be replicated over the same ranks, got DDP over "
                        "[[0], [0, 1]]; give both the same process_group",
-        "hook": "[ScheduleDualPipe] gradients are summed by the engine, which would pass by the communication hook that "
-                "was registered on DDP; register none, or use fully_shard",
-        "halves": "[ScheduleDualPipe] reduce_mirrors must be True under DDP, got False: replicas of mirrors would train "
-                  "apart",
+        "hook": "[ScheduleDualPipe] gradients are summed by the engine, which would pass by the communication hook "
+                "that was registered on DDP; register none, or use fully_shard",
+        "halves": "[ScheduleDualPipe] reduce_mirrors must be True under DDP, got False: replicas of mirrors would "
+                  "train apart",
     }
 
 
 @pytest.mark.parametrize("value, kind, message", [
     ("raise", "IndexError", "list index out of range"),
-    ("text", "TypeError", "[dualpipe.pipelining] stage 0 must return a tensor or a flat tuple of tensors, got a str; pass "
-                          "what is no tensor through keyword arguments"),
+    ("text", "TypeError", "[dualpipe.pipelining] stage 0 must return a tensor or a flat tuple of tensors, got a str; "
+                          "pass what is no tensor through keyword arguments"),
 ])
 def test_errors_of_a_stage_keep_their_type(fresh_world: Run, value: str, kind: str, message: str) -> None:
     (first_kind, text, notes), (other_kind, _, _) = fresh_world(2, scenarios.failing, value)
@@ -339,5 +342,6 @@ def test_contexts_compiled_stages_frozen_parts_and_replaced_parameters(fresh_wor
     check_losses(ranks, losses, torch.float64)
     for rank, result in enumerate(ranks):
         assert sorted(result["entered"]) == [(rank, k) for k in range(4)]
-        assert result["replaced"] == ("[ScheduleZB1P] parameters of a stage were replaced after the first step, so their "
-                                      "gradients would not be summed; load values in place, or make a new schedule")
+        assert result["replaced"] == ("[ScheduleZB1P] parameters of a stage were replaced after the first step, so "
+                                      "their gradients would not be summed; load values in place, or make a new "
+                                      "schedule")

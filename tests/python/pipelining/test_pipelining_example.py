@@ -1,4 +1,4 @@
-"""example/train.py as it is under torch's schedule, and under ours behind its diff; `dualpipe ab` reads what they write."""
+"""example/train.py as it is under torch's schedule, and under ours behind its diff, and the files that it writes."""
 
 from __future__ import annotations
 
