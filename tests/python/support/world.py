@@ -21,6 +21,7 @@ from typing import Any
 
 Run = Callable[..., list[Any]]
 _LIMIT_S = 150.0
+_CALLS = 12  # Of one world. Process groups that a host makes and keeps have threads of their own, some fifty per call.
 _PRELOADED = ["torch", "torch.distributed.pipelining", "torch.distributed.fsdp"]
 
 
@@ -37,14 +38,19 @@ class Worlds:
     def run(self, size: int, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
         key = (size, function.__module__, function.__qualname__, args, tuple(sorted(options.items())))
         if key not in self._known:
-            if size not in self._worlds:
-                self._worlds[size] = World(size, self._paths)
             try:
-                self._known[key] = self._worlds[size].run(function, *args, **options)
+                self._known[key] = self._world(size).run(function, *args, **options)
             except RankFailed:
                 self._worlds.pop(size).close()
                 raise
         return self._known[key]
+
+    def _world(self, size: int) -> World:
+        if size in self._worlds and self._worlds[size].calls >= _CALLS:
+            self._worlds.pop(size).close()
+        if size not in self._worlds:
+            self._worlds[size] = World(size, self._paths)
+        return self._worlds[size]
 
     def run_fresh(self, size: int, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
         world = World(size, self._paths)
@@ -64,6 +70,7 @@ class World:
         context.set_forkserver_preload(_PRELOADED)
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         port = _free_port()
+        self.calls = 0
         self._pipes: list[Connection] = []
         self._processes = []
         for rank in range(size):
@@ -75,6 +82,7 @@ class World:
             self._processes.append(process)
 
     def run(self, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
+        self.calls += 1
         call = pickle.dumps((function, args, options))
         for pipe in self._pipes:
             pipe.send_bytes(call)
