@@ -117,7 +117,9 @@ Replica make_replica(Rank& rank, const Comparison& comparison) {
 void run_replicas(const Comparison& comparison, int replicas, const std::function<void(Replica&)>& body) {
   run_gloo_ranks(comparison.ranks * replicas, [&](Rank& rank) {
     Replica replica = make_replica(rank, comparison);
+    const ParallelGroups groups = replica.groups;  // A group that one rank drops breaks it for those still connecting.
     body(replica);
+    rank.transport->all_gather("done");
   });
 }
 
