@@ -16,8 +16,8 @@ namespace pretrain_gpt {
 
 class TrainLog {
  public:
-  // Starts metrics.jsonl anew, but for the lines of iterations up to `done`, with which the run goes on. Throws UserError
-  // where it cannot be written. `config` outlives the log.
+  // Starts metrics.jsonl anew, but for the lines of iterations up to `done`, with which the run goes on. Throws
+  // UserError where it cannot be written. `config` outlives the log.
   TrainLog(const Config& config, std::FILE* stream, std::int64_t done = 0);
 
   void say(const std::string& line);

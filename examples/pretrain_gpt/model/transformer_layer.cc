@@ -124,7 +124,9 @@ ParameterLayout TransformerLayer::layout_of(const std::string& local_name) const
   return {.is_tensor_shard = is_divided && !is_norm,
           .is_sequence_partial = is_divided && is_norm && parallel_.sequence_parallel,
           .dimension = by_columns ? 1 : 0,
-          .blocks = local_name == "attention.qkv.weight" ? 3 : local_name == "mlp.gate_up.weight" ? 2 : 1};
+          .blocks = local_name == "attention.qkv.weight" ? 3
+                    : local_name == "mlp.gate_up.weight" ? 2
+                                                         : 1};
 }
 
 double TransformerLayer::attention_cost(const Config& config) {

@@ -32,8 +32,8 @@ struct ParameterLayout {
   bool is_tensor_shard = false;  // This rank holds a part of it; part `tensor.rank()` (experts: expert_tensor.rank()).
   // Each tensor rank has the gradient of its part of the sequence only: to be summed over `tensor` too.
   bool is_sequence_partial = false;
-  // How a divided one is: along this dimension, which holds that many matrices of equal size (queries, keys and values),
-  // each of them divided.
+  // How a divided one is: along this dimension, which holds that many matrices of equal size (queries, keys and
+  // values), each of them divided.
   std::int64_t dimension = 0, blocks = 1;
 };
 
