@@ -47,9 +47,7 @@ class AbReport(PageTest):
 
     def colours_of_lane(self, canvas, lane, lanes):
         """Every colour in a row of pixels through the lane."""
-        axis = 22
-        pitch = (canvas.size["height"] - axis) / lanes
-        row = int(axis + lane * pitch + max(2, pitch * 0.13))
+        row = self.lane_row(canvas, lane, lanes)
         return {tuple(pixel) for pixel in self.pixels(canvas, [[x, row] for x in range(canvas.size["width"])])}
 
     def check_lanes(self, schedule, kind):

@@ -21,6 +21,7 @@ COLOURS = {
     "I": [(143, 216, 196), (23, 121, 106)],
     "W": [(211, 235, 171), (93, 122, 31)],
 }
+AXIS = 22  # Pixels above the first lane.
 
 
 def first_program(*names):
@@ -112,6 +113,11 @@ class PageTest(unittest.TestCase):
             canvas,
             points,
         )
+
+    def lane_row(self, canvas, lane, lanes):
+        """A row of pixels inside the lane, in the part that has a colour alone."""
+        pitch = (canvas.size["height"] - AXIS) / lanes
+        return int(AXIS + lane * pitch + max(2, pitch * 0.13))
 
     def ranks_of(self, schedule, kind):
         """The ranks that have a lane, in the page's order."""

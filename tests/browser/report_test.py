@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-from report_page import COLOURS, PageTest, run_tests
+from report_page import AXIS, COLOURS, PageTest, run_tests
 
 try:
     from selenium.webdriver.common.action_chains import ActionChains
@@ -21,8 +21,6 @@ try:
     from selenium.webdriver.common.keys import Keys
 except ImportError:
     pass  # run_tests() says so.
-
-AXIS = 22  # Pixels above the first lane.
 
 
 def ops_of(cell):
@@ -64,19 +62,17 @@ class Report(PageTest):
     def check_lanes(self, run, kind, limit, bidirectional):
         """Labels, and the colour of every action that is wide enough, where the JSON says that it ran."""
         canvas = self.strip(run["schedule"], kind)
-        width, height = canvas.size["width"], canvas.size["height"]
-        ranks = run[kind]["ranks"]
-        pitch = (height - AXIS) / len(ranks)
+        width, ranks = canvas.size["width"], run[kind]["ranks"]
         self.assertEqual(self.ranks_of(run["schedule"], kind), [rank["rank"] for rank in ranks])
         half = (1 + max(op[2] for rank in ranks for op, _, _ in cells_of(rank["spans"]))) / 2
         points, wanted = [], []
         for lane, rank in enumerate(ranks):
-            before = len(points)
+            before, row = len(points), self.lane_row(canvas, lane, len(ranks))
             for (stage, letter, micro_batch), start, end in cells_of(rank["spans"]):
                 if (end - start) / limit * width < 2.5:
                     continue
                 dark = micro_batch >= half if bidirectional else rank["stages"].index(stage) % 2 == 1
-                points.append([int((start + end) / 2 / limit * width), int(AXIS + lane * pitch + max(2, pitch * 0.13))])
+                points.append([int((start + end) / 2 / limit * width), row])
                 wanted.append(COLOURS[letter][dark])
             self.assertGreater(len(points), before, f"rank {rank['rank']} of {run['schedule']}, {kind}")
         for point, colour, found in zip(points, wanted, self.pixels(canvas, points), strict=True):

@@ -7,20 +7,14 @@ import importlib.util
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from outputs import communicate_all  # noqa: E402
+from ports import free_port  # noqa: E402
 
 BOUND_S = 100
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def run_ranks(program, ranks):

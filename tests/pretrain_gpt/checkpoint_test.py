@@ -12,7 +12,6 @@ import pathlib
 import random
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,9 +21,12 @@ import unittest
 
 from safetensors import safe_open
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from outputs import communicate_all  # noqa: E402
+from ports import free_port  # noqa: E402
+from trainer_ranks import prepare_data, rank_variables, train_command  # noqa: E402
+
 PROGRAM = os.path.abspath(sys.argv.pop(1))
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                      "DUALPIPE_SCHEDULE", "DUALPIPE_OUTPUT")
 CONFIG = """
 num_layers: 4
 hidden_size: 32
@@ -42,12 +44,6 @@ timeout_s: 30
 MIXTURE = ["num_experts=4", "moe_layer_freq=2", "moe_router_enable_expert_bias=true", "hidden_dropout=0.1"]
 
 
-def free_port() -> str:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return str(listener.getsockname()[1])
-
-
 class CheckpointTest(unittest.TestCase):
     folder: pathlib.Path
 
@@ -55,11 +51,8 @@ class CheckpointTest(unittest.TestCase):
     def setUpClass(cls) -> None:
         cls.temporary = tempfile.TemporaryDirectory()
         cls.folder = pathlib.Path(cls.temporary.name)
-        text = "".join(f"def function_{i}(x):\n    return x * {i} + {i % 7}\n\n" for i in range(2000))
-        (cls.folder / "text.py").write_text(text)
-        subprocess.run([PROGRAM, "prepare-data", "--input", cls.folder / "text.py", "--output", cls.folder / "text"],
-                       check=True, stdout=subprocess.DEVNULL)
-        (cls.folder / "gpt.yaml").write_text(CONFIG + f"data_path: {cls.folder}/text\n")
+        data = prepare_data(PROGRAM, cls.folder)
+        (cls.folder / "gpt.yaml").write_text(CONFIG + f"data_path: {data}\n")
 
     @classmethod
     def tearDownClass(cls) -> None:
@@ -70,24 +63,14 @@ class CheckpointTest(unittest.TestCase):
 
     def start(self, world_size: int, settings: list[str]) -> list[subprocess.Popen[str]]:
         port = free_port()
-        processes = []
-        for rank in range(world_size):
-            variables = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
-            variables.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
-                             MASTER_ADDR="127.0.0.1", MASTER_PORT=port, OMP_NUM_THREADS="1")
-            arguments = [PROGRAM, "train", "--config", str(self.folder / "gpt.yaml")]
-            for setting in settings:
-                arguments += ["--set", setting]
-            processes.append(subprocess.Popen(arguments, env=variables, text=True, stdout=subprocess.PIPE,
-                                              stderr=subprocess.PIPE))
-        return processes
+        command = train_command(PROGRAM, self.folder / "gpt.yaml", settings)
+        return [subprocess.Popen(command, env=rank_variables(rank, world_size, port), text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE) for rank in range(world_size)]
 
     def outcomes(self, world_size: int, settings: list[str]) -> list[tuple[int, str, str]]:
-        found = []
-        for process in self.start(world_size, settings):
-            out, err = process.communicate(timeout=120)
-            found.append((process.returncode, out, err))
-        return found
+        processes = self.start(world_size, settings)
+        texts = communicate_all(processes, timeout=120)
+        return [(process.returncode, *text) for process, text in zip(processes, texts, strict=True)]
 
     def train(self, world_size: int, output: pathlib.Path, settings: list[str]) -> str:
         """The log of a run that has to end well."""

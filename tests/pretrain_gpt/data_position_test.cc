@@ -3,12 +3,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "examples/pretrain_gpt/data/indexed_writer.h"
 #include "examples/pretrain_gpt/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -25,9 +25,7 @@ std::string refusal(const Config& config) {
 class DataPositionTest : public testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "pretrain_gpt_position_XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-    config_.data_path = folder_ + "/d";
+    config_.data_path = folder_.file("d");
     config_.seq_length = 4;
     config_.micro_batch_size = 2;
     config_.global_batch_size = 6;
@@ -39,9 +37,8 @@ class DataPositionTest : public testing::Test {
     writer.add_document(tokens);
     writer.finish();
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  std::string folder_;
+  dualpipe::TemporaryFolder folder_;
   Config config_;
 };
 

@@ -15,6 +15,7 @@
 #include "examples/pretrain_gpt/data/prepare_data.h"
 #include "examples/pretrain_gpt/data/split.h"
 #include "examples/pretrain_gpt/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -24,23 +25,14 @@ using testing::ElementsAre;
 
 class DataTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (fs::temp_directory_path() / "pretrain_gpt_data_XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+  std::string path(const std::string& name) const { return folder_.file(name); }
 
   void write(const std::string& name, const std::string& bytes) const {
     fs::create_directories(fs::path(path(name)).parent_path());
     std::ofstream(path(name), std::ios::binary) << bytes;
   }
 
-  std::string read(const std::string& name) const {
-    std::ifstream stream(path(name), std::ios::binary);
-    return {std::istreambuf_iterator<char>(stream), {}};
-  }
+  std::string read(const std::string& name) const { return dualpipe::read_text(path(name)); }
 
   template <typename Action>
   std::string refusal(Action action) const {
@@ -48,15 +40,15 @@ class DataTest : public testing::Test {
       action();
     } catch (const UserError& error) {
       std::string message = error.what();
-      for (std::size_t at; (at = message.find(folder_.string() + "/")) != std::string::npos;) {
-        message.erase(at, folder_.string().size() + 1);
+      for (std::size_t at; (at = message.find(folder_.path() + "/")) != std::string::npos;) {
+        message.erase(at, folder_.path().size() + 1);
       }
       return message;
     }
     return "accepted";
   }
 
-  fs::path folder_;
+  dualpipe::TemporaryFolder folder_;
 };
 
 template <typename T>

@@ -18,11 +18,14 @@ import tempfile
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from ports import free_port  # noqa: E402
+from trainer_ranks import prepare_data, rank_variables, train_command  # noqa: E402
+
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 CONFIGURATION, START, PEER_LOST, EXCEPTION, TIMEOUT, NOT_FINITE, CHECKPOINT, PREEMPTED = range(10, 18)
 DEATH, STEP_TIMEOUT, BOUND_OF_START = 2, 4, 5
 SLACK = 3  # Of the scheduler of a busy machine.
-ANY_LAUNCHER = re.compile("^(RANK|WORLD_SIZE|LOCAL_|MASTER_|SLURM_|PMI_|OMPI_|TORCHELASTIC_|GROUP_|DUALPIPE_)")
 
 CONFIG = f"""
 num_layers: 4
@@ -39,12 +42,6 @@ step_timeout: {STEP_TIMEOUT}
 """
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 class Run:
     """Ranks of one training as processes; all of them end with the test."""
 
@@ -53,14 +50,10 @@ class Run:
         port = port or free_port()
         self.processes = []
         for rank in range(world_size):
-            environment = {k: v for k, v in os.environ.items() if not ANY_LAUNCHER.match(k)}
-            environment.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
-                               MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1",
-                               TORCHELASTIC_ERROR_FILE=str(self.output / f"error{rank}.json"))
-            environment.update((variables or {}).get(rank, {}))
-            arguments = [PROGRAM, "train", "--config", str(folder / "gpt.yaml"), "--set", f"output_dir={self.output}"]
-            for setting in [*settings, *(per_rank or {}).get(rank, [])]:
-                arguments += ["--set", setting]
+            environment = rank_variables(rank, world_size, port) | (variables or {}).get(rank, {})
+            environment.setdefault("TORCHELASTIC_ERROR_FILE", str(self.output / f"error{rank}.json"))
+            own = (per_rank or {}).get(rank, [])
+            arguments = train_command(PROGRAM, folder / "gpt.yaml", [f"output_dir={self.output}", *settings, *own])
             with open(self.output / f"out{rank}", "wb") as log:
                 self.processes.append(subprocess.Popen(arguments, env=environment, stdout=log, stderr=log))
         self.began = time.monotonic()
@@ -108,11 +101,8 @@ class FailuresTest(unittest.TestCase):
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory()
         cls.folder = pathlib.Path(cls.temporary.name)
-        text = "".join(f"def function_{i}(x):\n    return x * {i} + {i % 7}\n\n" for i in range(2000))
-        (cls.folder / "text.py").write_text(text)
-        subprocess.run([PROGRAM, "prepare-data", "--input", cls.folder / "text.py", "--output", cls.folder / "text"],
-                       check=True, stdout=subprocess.DEVNULL)
-        (cls.folder / "gpt.yaml").write_text(CONFIG + f"data_path: {cls.folder}/text\n")
+        data = prepare_data(PROGRAM, cls.folder)
+        (cls.folder / "gpt.yaml").write_text(CONFIG + f"data_path: {data}\n")
 
     @classmethod
     def tearDownClass(cls):

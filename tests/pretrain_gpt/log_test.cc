@@ -15,6 +15,7 @@
 #include "examples/pretrain_gpt/timeline_file.h"
 #include "examples/pretrain_gpt/trace_recorder.h"
 #include "examples/pretrain_gpt/train_log.h"
+#include "tests/support/temporary_folder.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -81,9 +82,9 @@ TEST(ProgressBar, FillsUp) {
 }
 
 TEST(TrainLog, WritesEveryStepAndALinePerInterval) {
-  std::string folder = (std::filesystem::temp_directory_path() / "pretrain_gpt_log_XXXXXX").string();
+  const dualpipe::TemporaryFolder folder;
   Config config;
-  config.output_dir = ::mkdtemp(folder.data());
+  config.output_dir = folder.path();
   config.train_iters = 5;
   config.log_interval = 2;
   std::FILE* stream = std::tmpfile();
@@ -105,14 +106,13 @@ TEST(TrainLog, WritesEveryStepAndALinePerInterval) {
   }
   EXPECT_EQ(steps, 5);
   std::fclose(stream);
-  std::filesystem::remove_all(config.output_dir);
 }
 
 // A run that goes on keeps the lines of the steps that are done, and no others.
 TEST(TrainLog, GoesOnBehindTheStepsThatAreDone) {
-  std::string folder = (std::filesystem::temp_directory_path() / "pretrain_gpt_log_XXXXXX").string();
+  const dualpipe::TemporaryFolder folder;
   Config config;
-  config.output_dir = ::mkdtemp(folder.data());
+  config.output_dir = folder.path();
   std::FILE* stream = std::tmpfile();
   const auto iterations_after = [&](std::int64_t done) {
     TrainLog(config, stream, done).add(record_of(done + 1, 1));
@@ -130,7 +130,6 @@ TEST(TrainLog, GoesOnBehindTheStepsThatAreDone) {
   EXPECT_EQ(iterations_after(5), (std::vector<int>{1, 2, 6}));
   EXPECT_EQ(iterations_after(6), (std::vector<int>{1, 2, 7}));
   std::fclose(stream);
-  std::filesystem::remove_all(config.output_dir);
 }
 
 TEST(TimelineHeader, HasTheFormOfTheFile) {

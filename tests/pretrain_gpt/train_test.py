@@ -10,17 +10,18 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
 
-PROGRAM = os.path.abspath(sys.argv.pop(1))
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                      "DUALPIPE_SCHEDULE", "DUALPIPE_OUTPUT")
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from outputs import communicate_all  # noqa: E402
+from ports import free_port  # noqa: E402
+from trainer_ranks import own_variables, prepare_data, rank_variables, train_command  # noqa: E402
 
+PROGRAM = os.path.abspath(sys.argv.pop(1))
 CONFIGURATION, PEER_LOST = 10, 12  # Exit codes.
 
 CONFIG = """
@@ -38,20 +39,12 @@ timeout_s: 20
 """
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 class TrainTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory()
         cls.folder = pathlib.Path(cls.temporary.name)
-        text = "".join(f"def function_{i}(x):\n    return x * {i} + {i % 7}\n\n" for i in range(2000))
-        (cls.folder / "text.py").write_text(text)
-        cls.prepare("text.py", "text")
+        prepare_data(PROGRAM, cls.folder)
         (cls.folder / "gpt.yaml").write_text(CONFIG + f"data_path: {cls.folder}/text\n")
 
     @classmethod
@@ -65,27 +58,20 @@ class TrainTest(unittest.TestCase):
 
     def start(self, world_size, settings=(), per_rank=None, environment=None):
         """One process per rank; `per_rank` gives a rank settings of its own, a function `environment` variables."""
-        port = str(free_port())
+        port = free_port()
         processes = []
         for rank in range(world_size):
-            variables = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
             more = environment(rank) if callable(environment) else environment or {}
-            variables.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
-                             MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **more)
-            arguments = [PROGRAM, "train", "--config", str(self.folder / "gpt.yaml")]
-            for setting in [*settings, *(per_rank or {}).get(rank, [])]:
-                arguments += ["--set", setting]
+            variables = rank_variables(rank, world_size, port) | more
+            own = (per_rank or {}).get(rank, [])
+            arguments = train_command(PROGRAM, self.folder / "gpt.yaml", [*settings, *own])
             processes.append(subprocess.Popen(arguments, env=variables, text=True, stdout=subprocess.PIPE,
                                               stderr=subprocess.PIPE))
         return processes
 
     def finish(self, processes, timeout=60):
-        end = time.monotonic() + timeout
-        outcomes = []
-        for process in processes:
-            out, err = process.communicate(timeout=max(1, end - time.monotonic()))
-            outcomes.append((process.returncode, out, err))
-        return outcomes
+        texts = communicate_all(processes, timeout)
+        return [(process.returncode, *text) for process, text in zip(processes, texts, strict=True)]
 
     def train(self, world_size, settings=(), **more):
         """The metrics of a run that has to end well."""
@@ -388,8 +374,7 @@ class TrainTest(unittest.TestCase):
             shutil.copy(f"examples/pretrain_gpt/{name}", script.parent)
         (root / "data").mkdir()
         (root / "data/python.idx").touch()
-        variables = {k: v for k, v in os.environ.items() if k not in LAUNCHER_VARIABLES}
-        variables.update(NPROC="2", BUILD_DIR=str(pathlib.Path(PROGRAM).parents[1]))
+        variables = own_variables() | {"NPROC": "2", "BUILD_DIR": str(pathlib.Path(PROGRAM).parents[1])}
         return subprocess.Popen([script, self.folder / "gpt.yaml", *arguments, "--set", f"output_dir={root}/output"],
                                 env=variables, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 

@@ -11,9 +11,12 @@ import os
 import pathlib
 import select
 import signal
-import socket
 import subprocess
+import sys
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
+from ports import free_port  # noqa: E402
 
 PR_SET_PDEATHSIG = 1
 PRIORITY = 20       # Of real-time ranks.
@@ -31,12 +34,6 @@ def die_with_parent():
 
 class Failed(Exception):
     """Nothing could be measured; says why."""
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class RankGroup:

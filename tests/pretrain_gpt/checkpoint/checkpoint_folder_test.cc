@@ -64,7 +64,7 @@ TEST(CheckpointFolder, RefusesWhatIsMissingOrOfAnotherSize) {
   fs::rename(in("rank_00001.safetensors"), in("away"));
   EXPECT_EQ(refusal([&] { check(one); }),
             "[" + in("rank_00001.safetensors") + "] must be a readable file, got: No such file or directory");
-  write_file(in("rank_00001.safetensors"), read_file(in("away")) + "x");
+  write_file(in("rank_00001.safetensors"), dualpipe::read_text(in("away")) + "x");
   const std::string size = std::to_string(fs::file_size(in("away")));
   EXPECT_EQ(refusal([&] { check(one); }), "[" + in("rank_00001.safetensors") + "] must have the " + size +
                                               " bytes of the manifest, got " +
@@ -87,7 +87,7 @@ TEST(CheckpointFolder, RefusesEveryBitFlipAndTruncation) {
   int tried = 0;
   for (const char* name :
        {"rank_00000.safetensors", "rank_00001.safetensors", "manifest.json", "manifest.json.sha256"}) {
-    const std::string good = read_file(one / name);
+    const std::string good = dualpipe::read_text(one / name);
     for (int round = 0; round < 150; ++round, ++tried) {
       std::string bad = good;
       if (round % 3 == 0) {
@@ -139,12 +139,12 @@ TEST(DurableFile, NeverWritesOverAnother) {
   write_file(in("file"), "old");
   EXPECT_EQ(refusal([&] { write_durably(in("file"), "new"); }),
             "[" + in("file") + "] must be written, got: File exists" + hint);
-  EXPECT_EQ(read_file(in("file")), "old");
+  EXPECT_EQ(dualpipe::read_text(in("file")), "old");
   write_durably(in("other"), "new");
   EXPECT_EQ(refusal([&] { rename_durably(in("other"), in("file")); }),
             "[" + in("file") + "] must be written, got: something of this name is there" + hint);
   rename_durably(in("other"), in("new"));
-  EXPECT_EQ(read_file(in("new")), "new");
+  EXPECT_EQ(dualpipe::read_text(in("new")), "new");
 }
 
 }  // namespace

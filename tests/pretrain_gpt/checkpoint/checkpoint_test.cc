@@ -214,7 +214,7 @@ TEST(Checkpoint, ThatIsDamagedIsPassedOver) {
   });
   EXPECT_EQ(list_checkpoints(folder.path()), (std::vector<std::int64_t>{30, 20}));
   const fs::path newest = checkpoint_path(folder.path(), 30), file = newest / "rank_00001.safetensors";
-  std::string bytes = read_file(file);
+  std::string bytes = dualpipe::read_text(file);
   bytes.back() ^= 1;
   write_file(file, bytes);
   run_checkpoint_ranks(config, 2, builtin_1f1b(), [&](CheckpointRank& rank, const TrainContext& context) {

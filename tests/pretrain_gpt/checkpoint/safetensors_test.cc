@@ -128,7 +128,7 @@ TEST(SafetensorsFile, GivesBackWhatWasWritten) {
   const auto path = folder.path() / "a.safetensors";
   const WrittenFile written = write_safetensors(
       path, tensors, {{"format", "pt"}}, [&](std::size_t index) { return std::as_bytes(std::span(values[index])); });
-  const std::string file = read_file(path);
+  const std::string file = dualpipe::read_text(path);
   EXPECT_EQ(written.bytes, file.size());
   EXPECT_EQ(written.sha256, sha256(file));
   EXPECT_EQ(sha256_of_file(InputFile(path)), written.sha256);

@@ -64,10 +64,8 @@ class DeferredLinear(nn.Module):
         return DeferredProduct.apply(x, self.weight)
 
 
-class ReferenceBlock(nn.Module):
-    """As users of the reference write their stages, with a hook that runs both parts one after the other."""
-
-    pairs = 0  # Overlapped pairs that ran in this process.
+class PlainReferenceBlock(nn.Module):
+    """As users of the reference write their stages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,6 +74,12 @@ class ReferenceBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(x)))
+
+
+class ReferenceBlock(PlainReferenceBlock):
+    """The same with a hook that runs both parts one after the other."""
+
+    pairs = 0  # Overlapped pairs that ran in this process.
 
     @classmethod
     def overlapped_forward_backward(
@@ -89,18 +93,6 @@ class ReferenceBlock(nn.Module):
         else:
             loss1.backward()
         return outputs0, loss0
-
-
-class PlainReferenceBlock(nn.Module):
-    """The same without a hook."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = DeferredLinear(WIDTH, 2 * WIDTH)
-        self.down = DeferredLinear(2 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.gelu(self.up(x)))
 
 
 def make_stages(kind: type[nn.Module], count: int, dtype: torch.dtype) -> list[nn.Module]:

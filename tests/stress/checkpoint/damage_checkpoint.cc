@@ -1,23 +1,19 @@
 // Bit flips and truncations of a checkpoint's files, one at a time: each has to be refused, with the file's name. The
 // k-th case depends on the seed and k alone; --first runs on from there. Prints a JSON row; exits with 1 on a miss.
-#include <unistd.h>
-
-#include <CLI/CLI.hpp>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "examples/pretrain_gpt/checkpoint/checkpoint_error.h"
 #include "examples/pretrain_gpt/checkpoint/checkpoint_folder.h"
 #include "examples/pretrain_gpt/checkpoint/safetensors_file.h"
-#include "tests/stress/row.h"
+#include "tests/stress/trials.h"
+#include "tests/support/temporary_folder.h"
 
 namespace dualpipe::stress {
 namespace {
@@ -25,36 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace pretrain_gpt;
 
-struct Options {
-  std::uint64_t seed = 1;
-  std::uint64_t first = 0;
-  std::uint64_t count = 100000;
-};
-
-std::string read(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 void write(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "stress_checkpoint_XXXXXX").string();
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 // Two ranks' files of a tensor and its moments, in halves.
 void write_checkpoint(const fs::path& folder) {
@@ -91,11 +58,11 @@ void check(const fs::path& folder) {
 
 class Trials {
  public:
-  explicit Trials(const Options& options) : options_(options) {
+  explicit Trials(const TrialOptions& options) : options_(options) {
     write_checkpoint(folder_.path());
     check(folder_.path());
     for (const auto& entry : fs::directory_iterator(folder_.path())) {
-      files_[entry.path().filename().string()] = read(entry.path());
+      files_[entry.path().filename().string()] = read_text(entry.path());
     }
   }
 
@@ -126,22 +93,22 @@ class Trials {
       const std::size_t place = random() % bytes.size();
       bytes[place] = static_cast<char>(bytes[place] ^ (1 << random() % 8));
     }
-    write(folder_.path() / file->first, bytes);
+    write(folder_.file(file->first), bytes);
     note(number, file->first);
-    write(folder_.path() / file->first, file->second);
+    write(folder_.file(file->first), file->second);
   }
 
   void note(std::uint64_t number, const std::string& name) {
     try {
       check(folder_.path());
     } catch (const CheckpointError& error) {
-      refused_ += std::string(error.what()).find(folder_.path().string()) == 1 ? 1 : 0;
+      refused_ += std::string(error.what()).find(folder_.path()) == 1 ? 1 : 0;
       return;
     }
     std::cerr << "case " << number << ": a damaged " << name << " was accepted\n";
   }
 
-  Options options_;
+  TrialOptions options_;
   TemporaryFolder folder_;
   std::map<std::string, std::string> files_;
   std::uint64_t refused_ = 0, flips_ = 0;
@@ -152,15 +119,5 @@ class Trials {
 
 int main(int argc, char** argv) {
   using namespace dualpipe::stress;
-  CLI::App app("Damaged checkpoints");
-  Options options;
-  app.add_option("--seed", options.seed, "of all cases");
-  app.add_option("--first", options.first, "number of the first case");
-  app.add_option("--count", options.count, "cases");
-  CLI11_PARSE(app, argc, argv);
-  Trials trials(options);
-  trials.run();
-  const ResultRow row = trials.row();
-  print(std::cout, row);
-  return row.reached ? 0 : 1;
+  return run_trials<Trials>(argc, argv, "Damaged checkpoints");
 }

@@ -1,7 +1,6 @@
 // validate() and the explorer (tests/stress/explorer) agree on schedules and programs that were changed at random. The
 // k-th case depends on the seed and k alone; --first runs on from there. A disagreement is printed in the text form.
 // Prints a JSON row; exits with 1 where one is missed.
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <iostream>
 #include <map>
@@ -13,7 +12,7 @@
 #include "plugin/schedule/text.h"
 #include "tests/stress/explorer/explore.h"
 #include "tests/stress/mutations/mutate.h"
-#include "tests/stress/row.h"
+#include "tests/stress/trials.h"
 
 namespace dualpipe::stress {
 namespace {
@@ -41,12 +40,6 @@ constexpr Base kBases[] = {{"1f1b", 1, 3},
                            {"dualpipev", 2, 5},
                            {"dualpipev", 3, 6},
                            {"dualpipev", 4, 9}};
-
-struct Options {
-  std::uint64_t seed = 1;
-  std::uint64_t first = 0;
-  std::uint64_t count = 100000;
-};
 
 Fault fault_of(Violation::Rule rule) {
   switch (rule) {
@@ -104,7 +97,7 @@ Verdicts try_program(Mutator& mutator, const Schedule& schedule) {
 
 class Trials {
  public:
-  explicit Trials(const Options& options) : options_(options) {
+  explicit Trials(const TrialOptions& options) : options_(options) {
     for (const Base& base : kBases) {
       sound_.push_back(builtin_registry().make(base.name, {base.ranks, base.num_microbatches, 2}));
     }
@@ -148,7 +141,7 @@ class Trials {
     return text;
   }
 
-  Options options_;
+  TrialOptions options_;
   std::vector<Schedule> sound_;
   std::map<std::string, std::uint64_t> count_;
   std::uint64_t agreed_ = 0;
@@ -160,15 +153,5 @@ class Trials {
 
 int main(int argc, char** argv) {
   using namespace dualpipe::stress;
-  CLI::App app("validate() against an independent explorer");
-  Options options;
-  app.add_option("--seed", options.seed, "of all cases");
-  app.add_option("--first", options.first, "number of the first case");
-  app.add_option("--count", options.count, "cases");
-  CLI11_PARSE(app, argc, argv);
-  Trials trials(options);
-  trials.run();
-  const ResultRow row = trials.row();
-  print(std::cout, row);
-  return row.reached ? 0 : 1;
+  return run_trials<Trials>(argc, argv, "validate() against an independent explorer");
 }

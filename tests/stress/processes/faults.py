@@ -26,6 +26,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,7 +103,7 @@ class Faults:
         rank = self.random.randrange(SIZE)
         run, output = self.start()
         with run:
-            run.wait_for(lambda: iterations(output) >= 2, 60, "the second step")
+            wait_for_steps(run, output, 2)
             time.sleep(0.3 * self.random.random())
             began = run.hurt(rank, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
             if kind == "stop":
@@ -120,44 +122,42 @@ class Faults:
             ended = run.wait(60)
         return judge(kind, rank, ended, ended[rank].at if kind in ("exit", "killed") else min(e.at for e in ended))
 
-    def over_links(self, lan: hosts.Lan, size: int, config: Path) -> tuple[Ranks, Path]:
-        """A rank per host."""
-        return self.start(config=config, size=size, address=lan.addresses[0],
-                          prefix=lambda rank: ["ip", "netns", "exec", f"host{rank}"],
-                          environment=lambda rank: {"GLOO_SOCKET_IFNAME": hosts.INTERFACE})
+    @contextmanager
+    def on_hosts(self, size: int, config: Path) -> Iterator[tuple[Ranks, Path]]:
+        """A run with a host per rank."""
+        with hosts.Lan(size, rate="400mbit") as lan:
+            run, output = self.start(config=config, size=size, address=lan.addresses[0],
+                                     prefix=lambda rank: ["ip", "netns", "exec", f"host{rank}"],
+                                     environment=lambda rank: {"GLOO_SOCKET_IFNAME": hosts.INTERFACE})
+            with run:
+                yield run, output
 
     def in_a_message(self, kind: str) -> Outcome:
         rank = self.random.randrange(2)
-        with hosts.Lan(2, rate="400mbit") as lan:
-            run, _ = self.over_links(lan, 2, self.large)
-            with run:
-                wanted = received(rank) + self.random.randrange(MESSAGE_BYTES // 8, MESSAGE_BYTES // 2)
-                run.wait_for(lambda: received(rank) >= wanted, 120, "a message")
-                began = run.hurt(rank, signal.SIGKILL)
-                return judge(kind, rank, run.wait(DEATH_BOUND + 10), began)
+        with self.on_hosts(2, self.large) as (run, _):
+            wanted = received(rank) + self.random.randrange(MESSAGE_BYTES // 8, MESSAGE_BYTES // 2)
+            run.wait_for(lambda: received(rank) >= wanted, 120, "a message")
+            began = run.hurt(rank, signal.SIGKILL)
+            return judge(kind, rank, run.wait(DEATH_BOUND + 10), began)
 
     def link_down(self, kind: str) -> Outcome:
         rank = self.random.randrange(SIZE)
-        with hosts.Lan(SIZE, rate="400mbit") as lan:
-            run, output = self.over_links(lan, SIZE, self.config)
-            with run:
-                run.wait_for(lambda: iterations(output) >= 2, 60, "the second step")
-                subprocess.run(["ip", "link", "set", f"port{rank}", "down"], check=True)
-                began = time.monotonic()
-                return judge(kind, rank, run.wait(HANG_BOUND + 10), began)
+        with self.on_hosts(SIZE, self.config) as (run, output):
+            wait_for_steps(run, output, 2)
+            subprocess.run(["ip", "link", "set", f"port{rank}", "down"], check=True)
+            began = time.monotonic()
+            return judge(kind, rank, run.wait(HANG_BOUND + 10), began)
 
     def link_slow(self, kind: str) -> Outcome:
         """Reached where it trains on as if nothing had happened."""
         rank = self.random.randrange(SIZE)
-        with hosts.Lan(SIZE, rate="400mbit") as lan:
-            run, output = self.over_links(lan, SIZE, self.config)
-            with run:
-                run.wait_for(lambda: iterations(output) >= 2, 60, "the second step")
-                subprocess.run(["tc", "-n", f"host{rank}", "qdisc", "change", "dev", hosts.INTERFACE, "root", "tbf",
-                                "rate", "40mbit", "burst", "16kb", "latency", "500ms"], check=True)
-                run.wait_for(lambda: iterations(output) >= 6, 60, "the sixth step")
-                logs = run.text(rank)
-            losses = losses_of(output)[:6]
+        with self.on_hosts(SIZE, self.config) as (run, output):
+            wait_for_steps(run, output, 2)
+            subprocess.run(["tc", "-n", f"host{rank}", "qdisc", "change", "dev", hosts.INTERFACE, "root", "tbf",
+                            "rate", "40mbit", "burst", "16kb", "latency", "500ms"], check=True)
+            wait_for_steps(run, output, 6)
+            logs = run.text(rank)
+        losses = losses_of(output)[:6]
         same = losses == self.undisturbed()
         return Outcome(kind, rank, same, 0, same, logs if same else f"{losses} instead of {self.undisturbed()}")
 
@@ -173,6 +173,10 @@ class Faults:
         runs = {"kill": self.from_outside, "stop": self.from_outside, "message": self.in_a_message,
                 "link down": self.link_down, "link slow": self.link_slow}
         return runs.get(kind, self.in_forward)(kind)
+
+
+def wait_for_steps(run: Ranks, output: Path, count: int) -> None:
+    run.wait_for(lambda: iterations(output) >= count, 60, f"step {count}")
 
 
 def received(rank: int) -> int:

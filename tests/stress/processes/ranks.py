@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                      "DUALPIPE_SCHEDULE", "DUALPIPE_OUTPUT", "TORCHELASTIC_ERROR_FILE")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+from ports import free_port  # noqa: E402
+from trainer_ranks import prepare_data, rank_variables, train_command  # noqa: E402
+
 POLL_SECONDS = 0.005
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 @dataclass
@@ -53,15 +49,11 @@ class Ranks:
         self.processes = []
         port = port or free_port()
         for rank in range(size):
-            options = [word for setting in [*settings, *(per_rank or {}).get(rank, ())] for word in ("--set", setting)]
-            inherited = {key: value for key, value in os.environ.items() if key not in LAUNCHER_VARIABLES}
-            variables = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank),
-                         "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": address, "MASTER_PORT": str(port),
-                         "OMP_NUM_THREADS": "1"}
+            command = train_command(program, config, [*settings, *(per_rank or {}).get(rank, ())])
+            variables = rank_variables(rank, size, port, address) | dict(environment(rank))
             with self.logs[rank].open("wb") as log:
-                self.processes.append(subprocess.Popen(
-                    [*prefix(rank), program, "train", "--config", config, *options], stdin=subprocess.DEVNULL,
-                    stdout=log, stderr=subprocess.STDOUT, env=inherited | variables | dict(environment(rank))))
+                self.processes.append(subprocess.Popen([*prefix(rank), *command], stdin=subprocess.DEVNULL, stdout=log,
+                                                       stderr=subprocess.STDOUT, env=variables))
 
     def __enter__(self) -> Ranks:
         return self
@@ -122,22 +114,13 @@ def iterations(output: Path) -> int:
     return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
 
-def prepare_data(program: Path, folder: Path) -> Path:
-    """The prefix of a small data set of byte tokens."""
-    (folder / "text.py").write_text(
-        "".join(f"def function_{i}(x):\n    return x * {i} + {i % 7}\n\n" for i in range(4000)))
-    subprocess.run([program, "prepare-data", "--input", folder / "text.py", "--output", folder / "text"], check=True,
-                   stdout=subprocess.DEVNULL, timeout=60)
-    return folder / "text"
-
-
 def write_config(program: Path, folder: Path, **settings: object) -> Path:
     """A tiny model over four ranks under DualPipe, 16 micro-batches; `settings` are over that."""
     values: dict[str, object] = {
         "num_layers": 4, "hidden_size": 32, "num_attention_heads": 2, "seq_length": 32, "micro_batch_size": 1,
         "global_batch_size": 16, "pipeline_model_parallel_size": 4, "pipeline_schedule": "dualpipe",
         "train_iters": 1000000, "lr": 0.003, "lr_warmup_iters": 2, "lr_decay_iters": 1000000, "log_interval": 1000000,
-        "timeout_s": 60, "data_path": prepare_data(program, folder)}
+        "timeout_s": 60, "data_path": prepare_data(program, folder, functions=4000)}
     path = folder / "gpt.yaml"
     path.write_text("".join(f"{key}: {value}\n" for key, value in (values | settings).items()))
     return path

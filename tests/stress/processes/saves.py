@@ -77,8 +77,8 @@ class Saves:
             return str(ended)
         whole, found = self.losses("whole"), self.losses("resumed")
         shutil.rmtree(saved, ignore_errors=True)
-        wanted = {step: loss for step, loss in whole.items() if step >= min(found, default=STEPS + 1)}
-        if min(found, default=STEPS + 1) not in (1, 3, 5, STEPS + 1) or found != wanted:
+        first = min(found, default=STEPS + 1)
+        if first not in (1, 3, 5, STEPS + 1) or found != {step: loss for step, loss in whole.items() if step >= first}:
             return f"the losses are {found} instead of {whole}"
         return None
 
