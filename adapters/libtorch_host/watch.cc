@@ -2,7 +2,7 @@
 
 #include <exception>
 
-#include "examples/pretrain_gpt/exit_code.h"
+#include "examples/pretrain_gpt/failures/exit_code.h"
 #include "plugin/runtime/transport.h"
 
 namespace dualpipe::libtorch_host {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "examples/pretrain_gpt/activity.h"
+#include "examples/pretrain_gpt/failures/activity.h"
 #include "plugin/runtime/failure.h"
 #include "plugin/runtime/ring_log.h"
 

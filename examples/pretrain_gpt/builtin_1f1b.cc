@@ -14,11 +14,11 @@
 #include <memory>
 #include <utility>
 
-#include "examples/pretrain_gpt/action_ring.h"
 #include "examples/pretrain_gpt/collective.h"
 #include "examples/pretrain_gpt/distributed.h"
 #include "examples/pretrain_gpt/error.h"
-#include "examples/pretrain_gpt/finite_watch.h"
+#include "examples/pretrain_gpt/failures/action_ring.h"
+#include "examples/pretrain_gpt/failures/finite_watch.h"
 #include "examples/pretrain_gpt/gradient_norm.h"
 #include "examples/pretrain_gpt/gradient_reduction.h"
 #include "examples/pretrain_gpt/layer_division.h"

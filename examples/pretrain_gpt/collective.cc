@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "examples/pretrain_gpt/exit_code.h"
+#include "examples/pretrain_gpt/failures/exit_code.h"
 
 namespace pretrain_gpt {
 

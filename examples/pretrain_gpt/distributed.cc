@@ -11,8 +11,8 @@
 #include <thread>
 #include <utility>
 
-#include "examples/pretrain_gpt/exit_code.h"
-#include "examples/pretrain_gpt/lifeline.h"
+#include "examples/pretrain_gpt/failures/exit_code.h"
+#include "examples/pretrain_gpt/failures/lifeline.h"
 
 namespace pretrain_gpt {
 namespace {

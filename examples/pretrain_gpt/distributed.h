@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "examples/pretrain_gpt/board.h"
 #include "examples/pretrain_gpt/config.h"
 #include "examples/pretrain_gpt/environment.h"
+#include "examples/pretrain_gpt/failures/board.h"
 
 namespace gloo::transport {
 class Device;

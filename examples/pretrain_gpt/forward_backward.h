@@ -16,9 +16,9 @@
 #include <string>
 #include <vector>
 
-#include "examples/pretrain_gpt/activity.h"
 #include "examples/pretrain_gpt/config.h"
 #include "examples/pretrain_gpt/data/micro_batch.h"
+#include "examples/pretrain_gpt/failures/activity.h"
 #include "examples/pretrain_gpt/model/gpt_chunk.h"
 #include "examples/pretrain_gpt/parallel/groups.h"
 #include "examples/pretrain_gpt/rank_parameters.h"

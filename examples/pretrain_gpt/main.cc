@@ -10,8 +10,8 @@
 
 #include "examples/pretrain_gpt/builtin_1f1b.h"
 #include "examples/pretrain_gpt/data/prepare_data.h"
-#include "examples/pretrain_gpt/exit_code.h"
 #include "examples/pretrain_gpt/extensions.h"
+#include "examples/pretrain_gpt/failures/exit_code.h"
 #include "examples/pretrain_gpt/parallel/rank_layout.h"
 #include "examples/pretrain_gpt/run_variables.h"
 #include "examples/pretrain_gpt/train.h"

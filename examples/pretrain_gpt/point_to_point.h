@@ -12,7 +12,7 @@
 #include <deque>
 #include <string>
 
-#include "examples/pretrain_gpt/action_ring.h"
+#include "examples/pretrain_gpt/failures/action_ring.h"
 
 namespace pretrain_gpt {
 

@@ -11,7 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "examples/pretrain_gpt/roll_call.h"
+#include "examples/pretrain_gpt/failures/last_words.h"
+#include "examples/pretrain_gpt/failures/roll_call.h"
 
 namespace pretrain_gpt {
 namespace {

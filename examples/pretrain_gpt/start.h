@@ -8,7 +8,7 @@
 #include "examples/pretrain_gpt/agreement.h"
 #include "examples/pretrain_gpt/distributed.h"
 #include "examples/pretrain_gpt/environment.h"
-#include "examples/pretrain_gpt/failure_watch.h"
+#include "examples/pretrain_gpt/failures/failure_watch.h"
 
 namespace pretrain_gpt {
 

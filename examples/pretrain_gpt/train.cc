@@ -17,9 +17,10 @@
 #include "examples/pretrain_gpt/distributed.h"
 #include "examples/pretrain_gpt/environment.h"
 #include "examples/pretrain_gpt/error.h"
-#include "examples/pretrain_gpt/exit_code.h"
 #include "examples/pretrain_gpt/expert_balance.h"
-#include "examples/pretrain_gpt/failure_watch.h"
+#include "examples/pretrain_gpt/failures/exit_code.h"
+#include "examples/pretrain_gpt/failures/failure_watch.h"
+#include "examples/pretrain_gpt/failures/last_words.h"
 #include "examples/pretrain_gpt/line_file.h"
 #include "examples/pretrain_gpt/memory_report.h"
 #include "examples/pretrain_gpt/optimizer.h"
@@ -29,62 +30,10 @@
 #include "examples/pretrain_gpt/tensor_memory.h"
 #include "examples/pretrain_gpt/timeline_recorder.h"
 #include "examples/pretrain_gpt/train_log.h"
+#include "examples/pretrain_gpt/train_plan.h"
 
 namespace pretrain_gpt {
 namespace {
-
-// What a rank has found to be in order on its own, before it talks to another.
-struct Plan {
-  Config config;
-  ScheduleEntry schedule;
-  RankLayout layout;
-  TrainingData data;
-  std::optional<ScheduleChoice> choice;  // Of a schedule that was left open.
-};
-
-void take_schedule(Plan& plan, ScheduleEntry schedule) {
-  plan.schedule = std::move(schedule);
-  plan.schedule.validate(plan.config, static_cast<int>(plan.config.pipeline_size()));
-  plan.layout = RankLayout(parallel_sizes(plan.config, plan.schedule.mirrors(plan.config)));
-}
-
-Plan make_plan(const TrainOptions& options, const ScheduleRegistry& registry, const Environment& environment) {
-  Plan plan{load_config(options.config, options.overrides, process_variable), {}, RankLayout({}), {}, {}};
-  resolve(plan.config, environment.world_size);
-  take_schedule(plan, registry.find(plan.config.pipeline_schedule, origin_of_schedule(process_variable)));
-  plan.data = open_training_data(plan.config, plan.layout.data_rank(environment.rank));
-  std::error_code error;
-  std::filesystem::create_directories(plan.config.output_dir, error);
-  if (error) {
-    throw UserError(origin_of_output(process_variable),
-                    fmt::format("must be a folder that can be made, got {}: {}; for example output",
-                                plan.config.output_dir, error.message()));
-  }
-  return plan;
-}
-
-void compare_with_other_ranks(const Plan& plan, const Environment& environment, c10d::Store& store) {
-  KeyValues pairs = run_variable_values(process_variable);
-  const KeyValues keys = key_values(plan.config);
-  pairs.insert(pairs.end(), keys.begin(), keys.end());
-  pairs.emplace_back("the number of processes", std::to_string(environment.world_size));
-  pairs.emplace_back("the number of tokens in data_path", std::to_string(plan.data.num_tokens));
-  if (const auto& times = plan.config.layer_times) {
-    pairs.emplace_back("the layers in cost_file",
-                       fmt::format("{}, {}, {}", times->embedding, fmt::join(times->layers, ", "), times->head));
-  }
-  pairs.emplace_back("the file in pipeline_schedule", plan.schedule.fingerprint);
-  compare(with_versions(std::move(pairs)), environment, store);
-}
-
-// Where the schedule was left open. Collective.
-void settle_schedule(Plan& plan, const Environment& environment, c10d::Store& store) {
-  if (!plan.schedule.choose) {
-    return;
-  }
-  plan.choice = choose_on_first_rank(plan.schedule, plan.config, store, environment.rank);
-  take_schedule(plan, plan.schedule.chosen(plan.choice->rows));
-}
 
 // As torchrun does: processes that share a machine get a thread each, unless the user says otherwise.
 void limit_threads(const Environment& environment) {
@@ -98,7 +47,7 @@ constexpr std::int64_t kSavePatience = 1800;  // Seconds.
 class Trainer {
  public:
   // `save_store`: another client of the store, for the thread that saves.
-  Trainer(const TrainContext& context, Plan& plan, TensorMemory& memory, FailureWatch& watch,
+  Trainer(const TrainContext& context, TrainPlan& plan, TensorMemory& memory, FailureWatch& watch,
           c10::intrusive_ptr<c10d::Store> save_store)
       : context_(context),
         watch_(watch),
@@ -340,7 +289,7 @@ class Trainer {
   const std::optional<ScheduleChoice>& choice_;
 };
 
-void train(Plan& plan, const Environment& environment, const Rendezvous& rendezvous, FailureWatch& watch) {
+void train(TrainPlan& plan, const Environment& environment, const Rendezvous& rendezvous, FailureWatch& watch) {
   // Outside of `try`: a failure must not unwind what messages may be under way in.
   std::optional<ProcessGroups> groups;
   std::optional<TrainContext> context;
@@ -407,7 +356,7 @@ void run_train(const TrainOptions& options, const ScheduleRegistry& registry) {
   const Environment environment = read_own_environment();
   FailureWatch watch(environment.rank, environment.world_size);
   limit_threads(environment);
-  std::optional<Plan> plan;
+  std::optional<TrainPlan> plan;
   std::exception_ptr mistake;
   try {
     plan = make_plan(options, registry, environment);

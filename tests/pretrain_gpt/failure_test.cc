@@ -8,14 +8,14 @@
 #include <thread>
 #include <vector>
 
-#include "examples/pretrain_gpt/action_ring.h"
-#include "examples/pretrain_gpt/blame.h"
 #include "examples/pretrain_gpt/checkpoint/checkpoint_error.h"
-#include "examples/pretrain_gpt/exit_code.h"
-#include "examples/pretrain_gpt/failure.h"
-#include "examples/pretrain_gpt/lifeline.h"
-#include "examples/pretrain_gpt/progress.h"
-#include "examples/pretrain_gpt/roll_call.h"
+#include "examples/pretrain_gpt/failures/action_ring.h"
+#include "examples/pretrain_gpt/failures/blame.h"
+#include "examples/pretrain_gpt/failures/exit_code.h"
+#include "examples/pretrain_gpt/failures/failure.h"
+#include "examples/pretrain_gpt/failures/lifeline.h"
+#include "examples/pretrain_gpt/failures/progress.h"
+#include "examples/pretrain_gpt/failures/roll_call.h"
 
 namespace pretrain_gpt {
 namespace {

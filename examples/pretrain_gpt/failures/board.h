@@ -1,4 +1,4 @@
-// examples/pretrain_gpt/board.h
+// examples/pretrain_gpt/failures/board.h
 //
 // The key-value store that all ranks share, as far as watching over them needs it.
 #pragma once

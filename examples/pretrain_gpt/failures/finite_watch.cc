@@ -1,4 +1,4 @@
-#include "examples/pretrain_gpt/finite_watch.h"
+#include "examples/pretrain_gpt/failures/finite_watch.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "examples/pretrain_gpt/roll_call.h"
+#include "examples/pretrain_gpt/failures/roll_call.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "examples/pretrain_gpt/exit_code.h"
+#include "examples/pretrain_gpt/failures/exit_code.h"
 
 namespace pretrain_gpt {
 namespace {

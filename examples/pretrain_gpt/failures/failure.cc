@@ -1,4 +1,4 @@
-#include "examples/pretrain_gpt/failure.h"
+#include "examples/pretrain_gpt/failures/failure.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "examples/pretrain_gpt/lifeline.h"
+#include "examples/pretrain_gpt/failures/lifeline.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-#include "examples/pretrain_gpt/process_identity.h"
+#include "examples/pretrain_gpt/failures/process_identity.h"
 
 #include <fmt/format.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "examples/pretrain_gpt/blame.h"
+#include "examples/pretrain_gpt/failures/blame.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

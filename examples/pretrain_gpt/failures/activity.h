@@ -1,4 +1,4 @@
-// examples/pretrain_gpt/activity.h
+// examples/pretrain_gpt/failures/activity.h
 //
 // What a rank is doing, for those who watch it: the action at hand, whom it waits for, and the log of its last actions.
 #pragma once

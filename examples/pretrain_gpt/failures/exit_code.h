@@ -1,4 +1,4 @@
-// examples/pretrain_gpt/exit_code.h
+// examples/pretrain_gpt/failures/exit_code.h
 //
 // How `pretrain_gpt` leaves. These numbers are fixed; scripts and schedulers may go by them:
 //

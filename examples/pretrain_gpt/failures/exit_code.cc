@@ -1,4 +1,4 @@
-#include "examples/pretrain_gpt/exit_code.h"
+#include "examples/pretrain_gpt/failures/exit_code.h"
 
 #include "examples/pretrain_gpt/checkpoint/checkpoint_error.h"
 

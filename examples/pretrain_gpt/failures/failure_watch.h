@@ -1,4 +1,4 @@
-// examples/pretrain_gpt/failure_watch.h
+// examples/pretrain_gpt/failures/failure_watch.h
 //
 // One failure path for all ranks: the first that fails leaves a record in the shared store, and all leave with that
 // record's message and an exit code of their own (exit_code.h), wherever they are waiting:
@@ -25,10 +25,10 @@
 #include <string>
 #include <thread>
 
-#include "examples/pretrain_gpt/board.h"
-#include "examples/pretrain_gpt/failure.h"
-#include "examples/pretrain_gpt/lifeline.h"
-#include "examples/pretrain_gpt/progress.h"
+#include "examples/pretrain_gpt/failures/board.h"
+#include "examples/pretrain_gpt/failures/failure.h"
+#include "examples/pretrain_gpt/failures/lifeline.h"
+#include "examples/pretrain_gpt/failures/progress.h"
 
 namespace pretrain_gpt {
 
@@ -106,10 +106,6 @@ class FailureWatch {
   Descriptor signals_;
   std::thread guard_, beat_;
 };
-
-// Prints "[rank r] error: message", hands it to torchrun where that asks for it, and ends the process with the code,
-// without running destructors.
-[[noreturn]] void exit_with_error(int rank, const std::string& message, ExitCode code);
 
 // Has `failure` recorded where this process cannot take part; gives up after a moment.
 void report_from_outside(const OpenBoard& open_board, const Failure& failure);

@@ -1,4 +1,4 @@
-// examples/pretrain_gpt/finite_watch.h
+// examples/pretrain_gpt/failures/finite_watch.h
 //
 // Where NaN or infinity came from in a step of the trainer's own schedule: what enters and leaves a stage is looked at
 // as it passes. First is by the flow of values, not by time: the lowest micro-batch, in it forward before backward, and

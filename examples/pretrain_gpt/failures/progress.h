@@ -1,4 +1,4 @@
-// examples/pretrain_gpt/progress.h
+// examples/pretrain_gpt/failures/progress.h
 //
 // How far this rank has come, told by the thread that trains and read by those that watch.
 #pragma once
@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "examples/pretrain_gpt/activity.h"
+#include "examples/pretrain_gpt/failures/activity.h"
 
 namespace pretrain_gpt {
 

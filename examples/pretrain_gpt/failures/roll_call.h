@@ -1,4 +1,4 @@
-// examples/pretrain_gpt/roll_call.h
+// examples/pretrain_gpt/failures/roll_call.h
 //
 // Before anything else every rank of a run says who it is, and waits for all others to have done so.
 //
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "examples/pretrain_gpt/board.h"
-#include "examples/pretrain_gpt/process_identity.h"
+#include "examples/pretrain_gpt/failures/board.h"
+#include "examples/pretrain_gpt/failures/process_identity.h"
 
 namespace pretrain_gpt {
 

@@ -1,4 +1,4 @@
-// examples/pretrain_gpt/process_identity.h
+// examples/pretrain_gpt/failures/process_identity.h
 //
 // Which process on which machine a rank is, so that nobody else is taken for it: process numbers are used again.
 #pragma once

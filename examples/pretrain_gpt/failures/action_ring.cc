@@ -1,4 +1,4 @@
-#include "examples/pretrain_gpt/action_ring.h"
+#include "examples/pretrain_gpt/failures/action_ring.h"
 
 #include <array>
 #include <chrono>

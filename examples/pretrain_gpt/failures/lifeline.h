@@ -1,4 +1,4 @@
-// examples/pretrain_gpt/lifeline.h
+// examples/pretrain_gpt/failures/lifeline.h
 //
 // One connection of every rank to rank 0, held open for the whole run. The kernel closes it when a process ends,
 // however that happens, so a death is known at once; a process that is merely slow or stopped keeps its own. It also

@@ -1,8 +1,8 @@
-#include "examples/pretrain_gpt/progress.h"
+#include "examples/pretrain_gpt/failures/progress.h"
 
 #include <utility>
 
-#include "examples/pretrain_gpt/failure.h"
+#include "examples/pretrain_gpt/failures/failure.h"
 
 namespace pretrain_gpt {
 

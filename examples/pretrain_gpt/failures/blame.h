@@ -1,4 +1,4 @@
-// examples/pretrain_gpt/blame.h
+// examples/pretrain_gpt/failures/blame.h
 //
 // Who holds the others up, when nobody gets any further.
 #pragma once
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "examples/pretrain_gpt/failure.h"
-#include "examples/pretrain_gpt/progress.h"
+#include "examples/pretrain_gpt/failures/failure.h"
+#include "examples/pretrain_gpt/failures/progress.h"
 
 namespace pretrain_gpt {
 

@@ -1,4 +1,4 @@
-#include "examples/pretrain_gpt/failure_watch.h"
+#include "examples/pretrain_gpt/failures/failure_watch.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -7,17 +7,11 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstdio>
-#include <ctime>
-#include <fstream>
 #include <future>
-#include <iostream>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
-#include "examples/pretrain_gpt/blame.h"
-#include "examples/pretrain_gpt/environment.h"
+#include "examples/pretrain_gpt/failures/blame.h"
+#include "examples/pretrain_gpt/failures/last_words.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -44,17 +38,6 @@ constexpr milliseconds kStopPatience = 27s;      // From a signal to leaving wit
 constexpr milliseconds kLongWait = 24h;
 
 std::string key_of_beat(int rank) { return fmt::format("beat/{}", rank); }
-
-// The file that torchrun reads the cause from.
-void write_error_file(const std::string& message, ExitCode code) {
-  if (const auto file = process_variable("TORCHELASTIC_ERROR_FILE")) {
-    const std::string now = std::to_string(std::time(nullptr));
-    const nlohmann::json extra = {{"py_callstack", message}, {"timestamp", now}};
-    const nlohmann::json content = {
-        {"message", {{"message", message}, {"errorCode", static_cast<int>(code)}, {"extraInfo", extra}}}};
-    std::ofstream(*file) << content.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  }
-}
 
 // Nothing where it takes longer, or throws: a thread that is stuck in a store is left behind, as the process ends.
 template <typename Result>
@@ -106,14 +89,6 @@ Descriptor block_signals() {
 std::string own_place(const Standing& standing) { return standing.place == "the start" ? "" : standing.place; }
 
 }  // namespace
-
-void exit_with_error(int rank, const std::string& message, ExitCode code) {
-  std::cout.flush();
-  std::fputs(fmt::format("[rank {}] error: {}\n", rank, message).c_str(), stderr);
-  std::fflush(nullptr);
-  write_error_file(message, code);
-  ::_exit(static_cast<int>(code));
-}
 
 void report_from_outside(const OpenBoard& open_board, const Failure& failure) {
   within<std::string>(2s, [=] { return open_board(2s)->set_first(kRecord, to_text(failure)); });

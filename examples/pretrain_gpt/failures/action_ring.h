@@ -1,4 +1,4 @@
-// examples/pretrain_gpt/action_ring.h
+// examples/pretrain_gpt/failures/action_ring.h
 //
 // The last actions and messages of a rank under the trainer's own schedule: what was begun, and how far it came.
 // Thread-safe. What is older than `capacity` entries is forgotten.
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/pretrain_gpt/activity.h"
+#include "examples/pretrain_gpt/failures/activity.h"
 
 namespace pretrain_gpt {
 

@@ -1,4 +1,4 @@
-// examples/pretrain_gpt/failure.h
+// examples/pretrain_gpt/failures/failure.h
 //
 // What ended a run, as its ranks tell each other: the first that fails writes one into the shared store, and all leave
 // with that one's message.
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "examples/pretrain_gpt/exit_code.h"
-#include "examples/pretrain_gpt/process_identity.h"
+#include "examples/pretrain_gpt/failures/exit_code.h"
+#include "examples/pretrain_gpt/failures/process_identity.h"
 
 namespace pretrain_gpt {
 
