@@ -80,7 +80,8 @@ class BuiltinForwardBackward:
     def __init__(self, schedule: str, function: Callable[..., list[Any]]) -> None:
         self.schedule = schedule
         self.records = False
-        self.num_microbatches = 0  # Of the last call, and its model.
+        self.num_microbatches = 0  # Of the last call, as its tokens (of one replica) and its model.
+        self.tokens = 0
         self.chunks: list[torch.nn.Module] = []
         self._function = function
         self._statistics: HostStatistics | None = None
@@ -89,6 +90,7 @@ class BuiltinForwardBackward:
         model = arguments["model"]
         self.chunks = list(model) if isinstance(model, (list, tuple)) else [model]
         self.num_microbatches = arguments["num_microbatches"]
+        self.tokens = self.num_microbatches * arguments["micro_batch_size"] * arguments["seq_length"]
         if not self.records or next(self.chunks[0].parameters()).is_cuda:
             return self._function(**arguments)
         config = get_model_config(self.chunks[0])

@@ -37,17 +37,29 @@ def _state(chunk: torch.nn.Module) -> list[torch.Tensor]:
     return [*chunk.parameters(), *chunk.buffers()]
 
 
+def message_device(tensor: torch.Tensor, group: dist.ProcessGroup) -> torch.device:
+    """Where a tensor has to be for a message of the group: where it is, or on the device that the group has."""
+    served = {known.type for known in group._device_types}
+    if tensor.device.type in served:
+        return tensor.device
+    return torch.device("cuda", torch.cuda.current_device()) if "cuda" in served else torch.device(min(served))
+
+
 @torch.no_grad()
 def copy_to_mirrors(chunks: Sequence[torch.nn.Module], group: dist.ProcessGroup) -> None:
-    """Second copies of a stage (dualpipe) get the weights and buffers of the first. Collective over the pipeline."""
+    """Second copies of a stage (dualpipe) get the weights and buffers of the first. Collective over the pipeline.
+
+    Chunks may be on another device than the group's messages (on the CPU, say, beside NCCL).
+    """
     own, mirrored = sorted(chunks, key=lambda chunk: placement_of(chunk).is_mirror)
     last = group.size() - 1
     for sender in (min(group.rank(), last - group.rank()), max(group.rank(), last - group.rank())):
         for tensor in _state(own if sender == group.rank() else mirrored):
+            device = message_device(tensor, group)
             if sender == group.rank():
-                dist.send(tensor.contiguous(), group=group, group_dst=last - sender)
+                dist.send(tensor.to(device).contiguous(), group=group, group_dst=last - sender)
             else:
-                received = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+                received = torch.empty_like(tensor, device=device, memory_format=torch.contiguous_format)
                 dist.recv(received, group=group, group_src=sender)
                 tensor.copy_(received)
 

@@ -17,6 +17,7 @@ from dualpipe.core import Pipeline, StepStatistics
 
 from .builtin import BuiltinForwardBackward
 from .data import StepIterator
+from .earlier import Earlier
 from .gradients import placement_of, sum_mirrors, sum_tied_weights, total_tokens
 from .losses import gather_losses
 from .placement import (
@@ -27,7 +28,7 @@ from .placement import (
     stages_of_rank,
     without_embedding_groups,
 )
-from .refusals import check_call, check_chunks, check_config, check_overlap
+from .refusals import check_accumulation, check_call, check_chunks, check_config, check_overlap
 from .schedule_plan import PlannedStage
 from .seams import check_seams, seam
 from .stage import MegatronStage, StepContext
@@ -159,6 +160,7 @@ class ForwardBackward:
         self.schedule = schedule
         self._overlap_layers = overlap_layers
         self._timeout = timeout
+        self.tokens = 0  # Of the last call, of one replica.
         self._engine: Engine | None = None  # Of the last call.
 
     @property
@@ -209,7 +211,8 @@ class ForwardBackward:
         Returns what the loss function gave per micro-batch, in order, on the last rank of the pipeline; [] on others.
         `model`: this rank's chunks as `build_chunks` returned them, wrapped or not; `data_iterator`: one per chunk,
         each giving all micro-batches of the step in the same order, or None. Both may be bare where there is one chunk.
-        `micro_batch_size` is not needed, shapes come with the messages.
+        `micro_batch_size` and `seq_length` count tokens for the log alone, shapes come with the messages. Adds to the
+        gradients that the model holds.
         """
         check_call(
             self.schedule,
@@ -221,6 +224,7 @@ class ForwardBackward:
                 "seq_length": seq_length,
             },
         )
+        self.tokens = num_microbatches * micro_batch_size * seq_length
         chunks = _as_list(model)
         groups = pg_collection or group_collection()
         iterators = self._iterators(chunks, data_iterator, groups.pp)
@@ -239,26 +243,36 @@ class ForwardBackward:
             )
             for stage, iterator in zip(engine.stages, iterators, strict=True)
         ]
+        earlier = None if forward_only else self._set_aside(chunks)
         self._run(engine, chunks, config, contexts)
         device = next(chunks[0].parameters()).device
-        if not forward_only:
+        if earlier is not None:
+            self._sum_gradients(chunks, groups)
+            earlier.add_counts()
             self._finish_gradients(engine, chunks, config, groups, device, force_all_reduce)
+            earlier.add_gradients()
         losses = {k: loss for stage in engine.stages for k, loss in stage.losses.items()}
         return gather_losses(losses, keeps_ends_together(self.schedule), groups.pp, device)
 
     def _iterators(self, chunks: list[Any], data_iterator: Any, group: dist.ProcessGroup) -> list[Any]:
         stages, _ = stages_of_rank(self.schedule, group.rank(), group.size())
-        given = [placement_of(chunk).stage for chunk in chunks]
-        if given != stages:
+        held = [placement_of(chunk).stage for chunk in chunks]
+        if held != stages:
             raise ValueError(
                 f"[{self.schedule}] model must be the chunks of stages {stages} in this order on pipeline rank "
-                f"{group.rank()}, got stages {given}; for example what build_chunks returned, each wrapped"
+                f"{group.rank()}, got stages {held}; for example what build_chunks returned, each wrapped"
             )
         iterators = [None] * len(chunks) if data_iterator is None else _as_list(data_iterator)
         if len(iterators) != len(chunks):
             raise ValueError(
                 f"[{self.schedule}] data_iterator must be a list of {len(chunks)}, one per chunk, got "
                 f"{len(iterators)}; for example [iter(loader) for _ in model]"
+            )
+        given = [iterator for iterator in iterators if iterator is not None]
+        if len({id(iterator) for iterator in given}) != len(given):
+            raise ValueError(
+                f"[{self.schedule}] data_iterator must be an iterator of its own for each chunk, which reads all "
+                "micro-batches of a step, got one for both; for example [iter(loader) for _ in model]"
             )
         return iterators
 
@@ -285,12 +299,25 @@ class ForwardBackward:
             if context.data_iterator is not None:
                 context.data_iterator.finish()
 
-    def _finish_gradients(
-        self, engine: Engine, chunks: list[Any], config: Any, groups: Any, device: torch.device, force_all_reduce: Any
-    ) -> None:
+    def _set_aside(self, chunks: list[Any]) -> Earlier:
+        earlier = Earlier(chunks)
+        if earlier.in_buffers:
+            try:
+                check_accumulation(self.schedule, chunks)
+            except ValueError:
+                earlier.add_counts()
+                earlier.add_gradients()
+                raise
+        return earlier
+
+    def _sum_gradients(self, chunks: list[Any], groups: Any) -> None:
         if self.schedule == "dualpipe":
             sum_mirrors(chunks, groups.pp)
         sum_tied_weights(chunks)
+
+    def _finish_gradients(
+        self, engine: Engine, chunks: list[Any], config: Any, groups: Any, device: torch.device, force_all_reduce: Any
+    ) -> None:
         if config.finalize_model_grads_func is None:
             return
         for chunk in chunks:

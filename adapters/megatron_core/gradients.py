@@ -31,9 +31,14 @@ def placement_of(chunk: torch.nn.Module) -> ChunkPlacement:
         ) from None
 
 
+def main_grad_of(parameter: torch.nn.Parameter) -> torch.Tensor | None:
+    """The buffer that DistributedDataParallel made for a parameter's gradient; None without it."""
+    return getattr(parameter, "main_grad", None)
+
+
 def gradient_of(parameter: torch.nn.Parameter) -> torch.Tensor | None:
     """The tensor that holds a parameter's gradient; None where nothing was computed."""
-    main_grad = getattr(parameter, "main_grad", None)
+    main_grad = main_grad_of(parameter)
     return parameter.grad if main_grad is None else main_grad
 
 
@@ -49,7 +54,8 @@ def _gradients(chunk: torch.nn.Module) -> list[torch.Tensor]:
     return gradients
 
 
-def _router_counts(chunk: torch.nn.Module) -> list[torch.Tensor]:
+def router_counts(chunk: torch.nn.Module) -> list[torch.Tensor]:
+    """Buffers of a chunk's routers that count over a global batch."""
     counts = []
     for module in chunk.modules():
         found = (getattr(module, name, None) for name in _ROUTER_COUNTS)
@@ -97,7 +103,7 @@ def sum_mirrors(chunks: Sequence[torch.nn.Module], group: dist.ProcessGroup) -> 
     """
     peer = group.size() - 1 - group.rank()
     for chunk in sorted(chunks, key=lambda chunk: placement_of(chunk).stage):
-        _add_from_mirror(_gradients(chunk) + _router_counts(chunk), peer, group)
+        _add_from_mirror(_gradients(chunk) + router_counts(chunk), peer, group)
 
 
 @torch.no_grad()

@@ -83,6 +83,16 @@ def check_chunks(schedule: str, chunks: Sequence[Any]) -> None:
             _refuse(schedule, "overlap_param_gather", True, why, "False")
 
 
+def check_accumulation(schedule: str, chunks: Sequence[Any]) -> None:
+    """Raises `ValueError` where DDP would not reduce what a step adds to the gradients of an earlier call."""
+    for chunk in chunks:
+        if getattr(getattr(chunk, "ddp_config", None), "overlap_grad_reduce", False):
+            why = (
+                "DDP then reduces a buffer once per zero_grad_buffer(), and this one holds an earlier call's gradients"
+            )
+            _refuse(schedule, "overlap_grad_reduce", True, why, "zero_grad_buffer() before the call, or False")
+
+
 def check_call(schedule: str, arguments: dict[str, Any]) -> None:
     """Raises `ValueError` for an argument of the forward-backward function that has no meaning here."""
     for name, why in (

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from dualpipe.run_files import LAST_STEPS, RunFiles, TimelineHeader, asked_folder
+from dualpipe.run_files import LAST_STEPS, RunFiles, TimelineHeader, asked_folder, tokens_per_second
 
 from .builtin import BuiltinForwardBackward
 from .forward_backward import ForwardBackward
@@ -42,7 +42,11 @@ class RunLog:
         """Writes an iteration, after its step; rank 0 also prints it. Loss and norm are those of the global batch."""
         if self._files is None:
             self._files = RunFiles(self._folder, self._header(), record_from=self._record_from)
-        self._files.record(iteration, lm_loss, grad_norm, lr, ms, self._function.statistics())
+        tokens = self._function.tokens * parallel_state.get_data_parallel_world_size()
+        rate = tokens_per_second(tokens, ms)
+        self._files.record(
+            iteration, lm_loss, grad_norm, lr, ms, self._function.statistics(), tokens_per_second=rate
+        )
         if dist.get_rank() == 0:
             print(f"iteration {iteration} | lm loss {lm_loss:.6f} | {ms:.1f} ms", flush=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,18 +15,18 @@ from .stage_adapter import bare_module
 
 
 @torch.no_grad()
-def norm_of_stages(stages: Sequence[_PipelineStageBase], copies: int = 1) -> float:
+def norm_of_stages(stages: Sequence[_PipelineStageBase], holders: Mapping[int, int] | None = None) -> float:
     """From the gradients that the ranks of the pipeline group hold. Collective over it and the meshes of DTensors.
 
-    ``copies``: on how many ranks each stage lives, with equal gradients.
+    ``holders``: by ``id()`` of a parameter, how many ranks hold it, with equal gradients. Default: one.
     """
     parameters = {id(p): p for stage in stages for p in bare_module(stage).parameters() if p.grad is not None}
     device = stages[0].device
     squares = torch.zeros((), dtype=torch.float64, device=device)
-    for parameter in parameters.values():
-        squares += _square(parameter.grad).to(device)
+    for key, parameter in parameters.items():
+        squares += _square(parameter.grad).to(device) / (holders or {}).get(key, 1)
     dist.all_reduce(squares, group=stages[0].group)
-    return (squares / copies).sqrt().item()
+    return squares.sqrt().item()
 
 
 def _square(gradient: Tensor) -> Tensor:
@@ -36,7 +36,10 @@ def _square(gradient: Tensor) -> Tensor:
 
 
 def gradient_norm(schedule: Any) -> float:
-    """Of the last ``step()`` of our schedules or torch's, the same on every rank, before clipping. Collective."""
+    """Of the last ``step()`` of our schedules or torch's, the same on every rank, before clipping. Collective.
+
+    Raises ``ValueError`` under ``reduce_mirrors=False``, where no rank holds whole gradients.
+    """
     if hasattr(schedule, "gradient_norm"):
         return schedule.gradient_norm()
     return norm_of_stages(stages_of_schedule(schedule))

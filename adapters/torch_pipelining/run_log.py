@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from dualpipe.run_files import LAST_STEPS, RunFiles, TimelineHeader, asked_folder
+from dualpipe.run_files import LAST_STEPS, RunFiles, TimelineHeader, asked_folder, tokens_per_second
 
 from .norm import stages_of_schedule
 from .schedule import EngineSchedule
@@ -28,11 +28,13 @@ class RunLog:
         name: What the schedule was asked for by (``DUALPIPE_SCHEDULE``).
         steps: Of the whole run: the timeline has the last five. Without it all are recorded.
         folder: Where there is no ``DUALPIPE_OUTPUT``. Must exist.
+        tokens: Of a step of the whole run, for tokens per second; without it none are written.
     """
 
     def __init__(self, schedule: Any, name: str, steps: int | None = None,
-                 folder: str | os.PathLike[str] | None = None) -> None:
+                 folder: str | os.PathLike[str] | None = None, tokens: int | None = None) -> None:
         self._schedule = schedule
+        self._tokens = tokens
         self._files: RunFiles | None = None
         self._timer: StageTimer | None = None
         where = asked_folder(folder)
@@ -47,7 +49,8 @@ class RunLog:
     def record(self, iteration: int, lm_loss: float, grad_norm: float | None, lr: float, ms: float) -> None:
         """One step: mean loss over the global batch, norm before clipping, milliseconds of the whole iteration."""
         if self._files is not None:
-            self._files.record(iteration, lm_loss, grad_norm, lr, ms, self._statistics())
+            self._files.record(iteration, lm_loss, grad_norm, lr, ms, self._statistics(),
+                               tokens_per_second=tokens_per_second(self._tokens, ms))
 
     def _statistics(self) -> Any:
         return self._schedule.statistics if self._timer is None else self._timer.statistics

@@ -7,6 +7,7 @@ stages may be wrapped, moved and initialized until then.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -22,7 +23,8 @@ import dualpipe
 from dualpipe.core import GradientNorm, Pipeline
 from dualpipe.plans import stages_of
 
-from .data_parallel import ReplicaGroups, find_data_group, ignored_names, replica_groups
+from .agreement import Agreement, agree
+from .data_parallel import find_data_group, ignored_names, replica_groups
 from .links import Link
 from .norm import norm_of_stages
 from .sharded import ShardedStages, reshard, send_own_stage
@@ -30,10 +32,10 @@ from .stage_adapter import (
     LogicalName,
     StageAdapter,
     StepValues,
+    bare_module,
     engine_parameters,
     is_fully_sharded,
     make_adapters,
-    sharded_parameters,
     take_apart,
 )
 
@@ -57,11 +59,12 @@ class EngineSchedule(PipelineScheduleMulti):
 
     ``step()`` and ``eval()`` take what torch's take, ``arg_mbs``, ``kwarg_mbs``, ``target_mbs``, ``loss_kwargs``,
     ``losses``, ``return_outputs`` and ``finalize_gradients`` included. Exceptions of a stage or loss come out with
-    their own type and a note that names rank, stage and micro-batch. Gradients are final when ``step()`` returns.
+    their own type and a note that names rank, stage and micro-batch; so do those for arguments that do not fit, and
+    the other ranks are told of either. Gradients are final when ``step()`` returns.
 
     Raises:
         ValueError: At construction, for stages or a number of micro-batches that the schedule does not take; at the
-            first step, for DDP that cannot be combined.
+            first step, on every rank, for DDP or tied weights that cannot be combined.
     """
 
     schedule_name = ""  # As the engine knows it.
@@ -102,6 +105,8 @@ class EngineSchedule(PipelineScheduleMulti):
         self._adapters: dict[int, StageAdapter] = {}
         self._pipeline: Pipeline | None = None
         self._sharded: ShardedStages | None = None
+        self._agreement: Agreement | None = None
+        self._is_taken = False  # The arguments of a step are known to fit: what fails now is the engine's to tell.
         self._ends: Link | None = None
         self._norm: GradientNorm | None = None
         self._known_parameters: list[Tensor] = []
@@ -186,25 +191,31 @@ class EngineSchedule(PipelineScheduleMulti):
         mirror = self.pp_group_size - 1 - self.rank if self._mirrored and self._reduce_mirrors else None
         reshard(self._stages)
         self._adapters = make_adapters(self._stages, self._logical_name)
-        groups = self._replica_groups(group, mirror)
+        self._agreement = agree(self._origin, group, list(self._adapters.values()), self._data_group)
+        groups = replica_groups(group, self._data_group(), mirror, any(stage.is_last for stage in self._stages),
+                                ignored_names(list(self._adapters.values())))
         order = stages_of(self._source, self.pp_group_size, self._n_microbatches, self.rank)
         link = Link(group, self.pp_group_size - 1 - self.rank) if self._mirrored else None
         if link is not None and self._broadcast_mirrors:
             send_own_stage(self._adapters[self.rank].stage, self._adapters[link.peer].stage, link)
         self._pipeline = Pipeline(
             self._source, group, [self._adapters[index] for index in order], num_microbatches=self._n_microbatches,
-            reduce_mirrors=self._reduce_mirrors, **groups.options(), **self._options)
+            reduce_mirrors=self._reduce_mirrors, device=self._device(group), **groups.options(), **self._options)
         self._sharded = ShardedStages(self._origin, self._stages, None if mirror is None else link)
         self._known_parameters = self._parameters_now()
         self._ends = link if self.rank in (0, self.pp_group_size - 1) else None
+        self._pipeline.prepared(self._sharded.compare_copies)
 
-    def _replica_groups(self, group: dist.ProcessGroup, mirror: int | None) -> ReplicaGroups:
+    def _data_group(self) -> dist.ProcessGroup | None:
         data = find_data_group(self._origin, self._stages)
-        if data is not None and self._mirrored and mirror is None:
+        if data is not None and self._mirrored and not self._reduce_mirrors:
             raise ValueError(f"[{self._origin}] reduce_mirrors must be True under DDP, got False: replicas of mirrors "
                              "would train apart")
-        return replica_groups(group, data, mirror, any(stage.is_last for stage in self._stages),
-                              ignored_names(list(self._adapters.values())))
+        return data
+
+    def _device(self, group: dist.ProcessGroup) -> torch.device | None:
+        """Of the stages, where the group has several backends to choose from."""
+        return self._stages[0].device if len(group._device_types) > 1 else None
 
     def _parameters_now(self) -> list[Tensor]:
         return [parameter for stage in self._stages if not is_fully_sharded(stage)
@@ -219,6 +230,17 @@ class EngineSchedule(PipelineScheduleMulti):
 
     # One step.
 
+    @functools.wraps(PipelineScheduleMulti.step)
+    def step(self, *args: Any, **options: Any) -> Any:
+        # Which eval() calls too. Arguments that do not fit are told to the other ranks, which wait in the engine.
+        self._is_taken = False
+        try:
+            return super().step(*args, **options)
+        except Exception as mistake:
+            if not self._is_taken:
+                self.pipeline.refuse(mistake)
+            raise
+
     def _step_microbatches(
         self,
         arg_mbs: list | None = None,
@@ -231,8 +253,9 @@ class EngineSchedule(PipelineScheduleMulti):
         arg_mbs, kwarg_mbs = self._check_inputs(arg_mbs, kwarg_mbs, target_mbs, losses)
         self._check_target(target_mbs)
         values = StepValues(arg_mbs, kwarg_mbs, target_mbs, loss_kwargs or {})
+        self._is_taken = True
         pipeline = self.pipeline
-        self._check_parameters()
+        pipeline.prepared(self._check_parameters)
         for adapter in self._adapters.values():
             adapter.values = values
         try:
@@ -303,9 +326,18 @@ class EngineSchedule(PipelineScheduleMulti):
         """The norm of all gradients of the model, equal on every rank. Collective over the pipeline and its replicas.
 
         A parameter that several ranks hold (mirrors, tied weights, shards of one) counts once. After a ``step()``.
+        Raises ``ValueError`` under ``reduce_mirrors=False``, where each copy holds its half.
         """
-        if any(sharded_parameters(stage) for stage in self._stages):
-            return norm_of_stages(self._stages, copies=2 if self._mirrored else 1)
+        if self._mirrored and not self._reduce_mirrors:
+            raise ValueError(f"[{self._origin}] mirrors must sum their gradients before a norm, got reduce_mirrors = "
+                             "False; set reduce_mirrors=True, or sum and clip yourself")
+        pipeline = self.pipeline
+        if self._agreement.any_sharded:
+            return norm_of_stages(self._stages, self._holders())
         if self._norm is None:
-            self._norm = GradientNorm(self.pipeline)
+            self._norm = GradientNorm(pipeline)
         return self._norm.compute()
+
+    def _holders(self) -> dict[int, int]:
+        return {id(p): self._agreement.holders[adapter.logical_name(adapter.stage.stage_index, name)]
+                for adapter in self._adapters.values() for name, p in bare_module(adapter.stage).named_parameters()}

@@ -29,11 +29,9 @@ class ShardedStages:
         self._parameters = [p for stage in stages for p in sharded_parameters(stage)]
         self._mirror = mirror
         self._earlier: list[Tensor | None] = []
-        self._compared = mirror is None or not self._parameters
 
     def begin_step(self) -> None:
-        """Before the first forward of a training step. Collective over mirrors at the first one."""
-        self._compare_copies()
+        """Before the first forward of a training step."""
         for stage in self._stages:
             stage.submod.set_reshard_after_backward(False)
             stage.submod.set_requires_gradient_sync(False)
@@ -78,10 +76,10 @@ class ShardedStages:
                 parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
         self._earlier = []
 
-    def _compare_copies(self) -> None:
-        if self._compared:
+    def compare_copies(self) -> None:
+        """Before the first step. Collective over mirrors. Raises ``ValueError`` where they hold different shards."""
+        if self._mirror is None or not self._parameters:
             return
-        self._compared = True
         with torch.no_grad():
             mine = torch.stack([_fingerprint(p) for p in self._parameters])
         (theirs,) = self._mirror.swap([mine])

@@ -139,13 +139,21 @@ class StageAdapter(Stage):
             self._require_plain(value)
         return outputs
 
-    def refuse_keywords(self) -> None:
-        """``overlapped_forward_backward`` has no place for them. Raises ``ValueError``."""
+    def refuse_what_a_pair_lacks(self) -> None:
+        """What ``overlapped_forward_backward`` has no place for. Raises ``ValueError``."""
+        where = f"[dualpipe.pipelining] stage {self.stage.stage_index} has an overlapped_forward_backward, which"
         names = sorted(self.values.kwarg_mbs[self._micro_batch])
         if names:
-            raise ValueError(f"[dualpipe.pipelining] stage {self.stage.stage_index} has an "
-                             f"overlapped_forward_backward, which takes positional tensors alone, got keyword "
-                             f"arguments {', '.join(names)}; pass them as tensors from the first stage on")
+            raise ValueError(f"{where} takes positional tensors alone, got keyword arguments {', '.join(names)}; pass "
+                             "them as tensors from the first stage on")
+        args = self.values.arg_mbs[self._micro_batch] if self.stage.is_first else ()
+        kinds = sorted({type(arg).__name__ for arg in args if not isinstance(arg, Tensor)})
+        if kinds:
+            raise ValueError(f"{where} takes positional tensors alone, got arguments of type {', '.join(kinds)}; pass "
+                             "their tensors one by one")
+        if self.stage._forward_contexts:
+            raise ValueError(f"{where} runs a pair as a whole, got {len(self.stage._forward_contexts)} of "
+                             "register_forward_context, which are for one forward; enter them in the function itself")
 
     def _require_plain(self, value: Any) -> None:
         where = f"[dualpipe.pipelining] stage {self.stage.stage_index} must return a tensor or a flat tuple of tensors"
@@ -174,7 +182,7 @@ def _overlapping_kind(hook: Callable[..., Any]) -> type[StageAdapter]:
         @classmethod
         def overlapped_forward_backward(cls, stage0: StageAdapter, inputs0: Any, criterion0: Any, labels0: Any,
                                         stage1: StageAdapter, *backward: Any) -> Any:
-            stage0.refuse_keywords()
+            stage0.refuse_what_a_pair_lacks()
             return hook(bare_module(stage0.stage), inputs0, criterion0, labels0, bare_module(stage1.stage), *backward)
 
     return OverlappingAdapter

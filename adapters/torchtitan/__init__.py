@@ -6,6 +6,10 @@
 the engine. Every other name is torchtitan's own. See README.md.
 """
 
+from .seams import check_torchtitan
+
+check_torchtitan()
+
 from .pipeline import is_ours, pipeline_llm, pipeline_vlm, with_dualpipe
 
 __all__ = ["is_ours", "pipeline_llm", "pipeline_vlm", "with_dualpipe"]

@@ -7,7 +7,8 @@ namespace {
 [[noreturn]] void refuse() {
   throw ScheduleError(
       "process_group",
-      "NCCL is not built in: configure with -DDUALPIPE_WITH_CUDA=ON (preset cuda), or use a gloo group");
+      "NCCL is not built in: configure with -DDUALPIPE_WITH_CUDA=ON (preset cuda; of the Python package: pip install "
+      "--no-build-isolation . -C cmake.define.DUALPIPE_WITH_CUDA=ON), or use a gloo group");
 }
 
 }  // namespace

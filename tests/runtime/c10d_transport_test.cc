@@ -101,7 +101,8 @@ TEST(C10dTransport, SaysWhereNcclIsNotBuiltIn) {
   EXPECT_EQ(message, nccl_is_built_in()
                          ? ""
                          : "[process_group] NCCL is not built in: configure with -DDUALPIPE_WITH_CUDA=ON "
-                           "(preset cuda), or use a gloo group");
+                           "(preset cuda; of the Python package: pip install --no-build-isolation . "
+                           "-C cmake.define.DUALPIPE_WITH_CUDA=ON), or use a gloo group");
 }
 
 // The pipeline's first message is the very first communication on a group of 4 of the 6 ranks; the other two go their

@@ -64,6 +64,10 @@ void set_noted(py::error_already_set& original, const std::string& text) {
   original.restore();
 }
 
+void set_schedule_error(const ScheduleError& mistake) {
+  PyErr_SetObject(py::module_::import("dualpipe.errors").attr("ScheduleError").ptr(), py::str(mistake.what()).ptr());
+}
+
 void set_pipeline_error(const PipelineError& error) {
   const FailureRecord& record = error.record();
   const py::object type = py::module_::import("dualpipe.errors").attr("PipelineError");
@@ -96,8 +100,9 @@ void set_python_error(const Border& border, const PipelineError& error) {
     py::error_already_set taken;
     set_noted(taken, note(border, action_of(border, error)));
   } catch (const ScheduleError& mistake) {
-    PyErr_SetObject(py::module_::import("dualpipe.errors").attr("ScheduleError").ptr(), py::str(mistake.what()).ptr());
-    set_pipeline_error_from_current(error);
+    set_schedule_error(mistake);
+    py::error_already_set taken;
+    set_noted(taken, note(border, action_of(border, error)));
   } catch (...) {
     torch::translate_exception_to_python(std::current_exception());
     set_pipeline_error_from_current(error);
@@ -144,8 +149,7 @@ void bind_failures(py::module_& module) {
     try {
       std::rethrow_exception(thrown);
     } catch (const ScheduleError& mistake) {
-      PyErr_SetObject(py::module_::import("dualpipe.errors").attr("ScheduleError").ptr(),
-                      py::str(mistake.what()).ptr());
+      set_schedule_error(mistake);
     } catch (const PipelineError& error) {
       set_pipeline_error(error);
     }

@@ -2,7 +2,8 @@
 //
 // Failures at the border to Python: the channel over which ranks tell each other, and what Python sees of a
 // PipelineError. An exception of Python's comes out as it went in, with its traceback and a note that says rank, stage,
-// micro-batch and cell; every other one is a dualpipe.PipelineError, raised from what is nested in it.
+// micro-batch and cell; so does a ScheduleError, the caller's mistake. Every other one is a dualpipe.PipelineError,
+// raised from what is nested in it.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

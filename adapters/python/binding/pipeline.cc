@@ -5,6 +5,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <algorithm>
+#include <exception>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -18,6 +20,13 @@ namespace {
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Edges = std::vector<std::pair<int, int>>;
+
+std::vector<int> mapping_of(const PythonPipelineOptions& options, int ranks) {
+  if (!options.rank_mapping.empty()) return options.rank_mapping;
+  std::vector<int> same(ranks);
+  std::iota(same.begin(), same.end(), 0);
+  return same;
+}
 
 // Of the directed edges between neighbouring stages, or between mirrors, in numbers of the group.
 using RankPairs = std::set<std::pair<int, int>>;
@@ -59,8 +68,9 @@ C10dTransportOptions edges_of(const std::string& schedule, int ranks, const Pyth
     const PipelineOptions& engine = options.engine;
     const Schedule made =
         engine.registry.make(schedule, {ranks, engine.num_microbatches, engine.virtual_pipeline_model_parallel_size});
-    transport.edges = in_group(neighbours(made), options.rank_mapping);
-    transport.mirror_edges = in_group(mirrors(made.placement), options.rank_mapping);
+    const std::vector<int> mapping = mapping_of(options, ranks);
+    transport.edges = in_group(neighbours(made), mapping);
+    transport.mirror_edges = in_group(mirrors(made.placement), mapping);
   } catch (const std::exception&) {
   }
   return transport;
@@ -70,15 +80,17 @@ std::unique_ptr<Pipeline> make_engine(const std::string& schedule, const Group& 
                                       std::vector<std::shared_ptr<StageModule>> stages,
                                       const PythonPipelineOptions& options) {
   const PipelineOptions& engine = options.engine;
-  if (options.rank_mapping.empty()) {
+  if (options.rank_mapping.empty() && !options.device) {
     return std::make_unique<Pipeline>(schedule, group, std::move(stages), engine);
   }
   C10dTransportOptions transport = edges_of(schedule, group->getSize(), options);
   transport.timeout = engine.timeout;
   transport.nccl_max_ctas = engine.nccl_max_ctas;
   transport.failures = engine.failures;
-  return std::make_unique<Pipeline>(schedule, renumber(make_c10d_transport(group, transport), options.rank_mapping),
-                                    std::move(stages), engine);
+  if (options.device) transport.device = options.device->type();
+  std::shared_ptr<Transport> over = make_c10d_transport(group, transport);
+  if (!options.rank_mapping.empty()) over = renumber(std::move(over), options.rank_mapping);
+  return std::make_unique<Pipeline>(schedule, std::move(over), std::move(stages), engine);
 }
 
 // Over the group's store behind a prefix of this pipeline: every rank counts how many it has made.
@@ -140,6 +152,18 @@ PythonPipeline::~PythonPipeline() {
   engine_.reset();
 }
 
+// The caller's mistakes on one rank alone must not leave the others waiting.
+void PythonPipeline::take(const std::function<void()>& body) {
+  std::exception_ptr mistake;
+  try {
+    return body();
+  } catch (...) {
+    mistake = std::current_exception();
+  }
+  py::gil_scoped_release no_gil;
+  cross_border(border_, [&] { engine_->guarded("the start of a step", [&] { std::rethrow_exception(mistake); }); });
+}
+
 StepResult PythonPipeline::run(const std::function<StepResult()>& body) {
   StepResult result;
   py::gil_scoped_release no_gil;
@@ -148,19 +172,26 @@ StepResult PythonPipeline::run(const std::function<StepResult()>& body) {
   return result;
 }
 
-StepResult PythonPipeline::step(const py::sequence& inputs, const py::sequence& labels, const py::object& criterion,
+StepResult PythonPipeline::step(const py::object& inputs, const py::object& labels, const py::object& criterion,
                                 const py::object& weight, bool return_outputs) {
-  const MicroBatches given = to_micro_batches("[step] an entry of inputs", inputs);
-  const MicroBatches wanted = to_micro_batches("[step] an entry of labels", labels);
-  const auto loss = make_python_criterion(criterion, weight, running_);
-  if (!loss) throw ScheduleError("step", "a criterion is wanted, got None; evaluate() goes without");
+  MicroBatches given, wanted;
+  std::optional<Criterion> loss;
+  take([&] {
+    given = to_micro_batches("step", "inputs", inputs);
+    wanted = to_micro_batches("step", "labels", labels);
+    loss = make_python_criterion(criterion, weight, running_);
+    if (!loss) throw ScheduleError("step", "a criterion is wanted, got None; evaluate() goes without");
+  });
   return run([&] { return engine_->step(given, wanted, *loss, return_outputs); });
 }
 
-StepResult PythonPipeline::evaluate(const py::sequence& inputs, const py::sequence& labels, const py::object& criterion,
+StepResult PythonPipeline::evaluate(const py::object& inputs, const py::object& labels, const py::object& criterion,
                                     const py::object& weight, bool return_outputs) {
-  const MicroBatches given = to_micro_batches("[evaluate] an entry of inputs", inputs);
-  const MicroBatches wanted = to_micro_batches("[evaluate] an entry of labels", labels);
+  MicroBatches given, wanted;
+  take([&] {
+    given = to_micro_batches("evaluate", "inputs", inputs);
+    wanted = to_micro_batches("evaluate", "labels", labels);
+  });
   const auto loss = make_python_criterion(criterion, weight, running_);
   return run([&] { return engine_->evaluate(given, wanted, loss, return_outputs); });
 }
@@ -223,7 +254,8 @@ void bind_pipeline(py::module_& module) {
       .def_readwrite("engine", &PythonPipelineOptions::engine)
       .def_readwrite("rank_mapping", &PythonPipelineOptions::rank_mapping)
       .def_readwrite("notify_failures", &PythonPipelineOptions::notify_failures)
-      .def_readwrite("store", &PythonPipelineOptions::store);
+      .def_readwrite("store", &PythonPipelineOptions::store)
+      .def_readwrite("device", &PythonPipelineOptions::device);
   py::class_<PythonPipeline>(module, "Pipeline")
       .def(py::init<const std::string&, Group, const std::vector<StageDescription>&, PythonPipelineOptions>())
       .def("step", &PythonPipeline::step)

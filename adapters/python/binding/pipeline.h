@@ -24,6 +24,7 @@ struct PythonPipelineOptions {
   std::vector<int> rank_mapping;               // By rank of the group; empty: the group's own.
   bool notify_failures = true;                 // Ranks tell each other of failures, over `store`.
   c10::intrusive_ptr<c10d::Store> store = {};  // A client of its own, whose loss is a failure too; null: the group's.
+  std::optional<at::Device> device = {};       // Of the messages, where the group has several backends.
 };
 
 class PythonPipeline {
@@ -35,10 +36,10 @@ class PythonPipeline {
   PythonPipeline(const PythonPipeline&) = delete;
   PythonPipeline& operator=(const PythonPipeline&) = delete;
 
-  // With the GIL. `weight` as in make_python_criterion().
-  StepResult step(const py::sequence& inputs, const py::sequence& labels, const py::object& criterion,
+  // With the GIL. `weight` as in make_python_criterion(). What does not fit is told to the other ranks, as any failure.
+  StepResult step(const py::object& inputs, const py::object& labels, const py::object& criterion,
                   const py::object& weight, bool return_outputs);
-  StepResult evaluate(const py::sequence& inputs, const py::sequence& labels, const py::object& criterion,
+  StepResult evaluate(const py::object& inputs, const py::object& labels, const py::object& criterion,
                       const py::object& weight, bool return_outputs);
 
   // Without the GIL.
@@ -50,6 +51,7 @@ class PythonPipeline {
   Pipeline& engine() { return *engine_; }
 
  private:
+  void take(const std::function<void()>& body);
   StepResult run(const std::function<StepResult()>& body);
 
   std::shared_ptr<Running> running_ = std::make_shared<Running>();

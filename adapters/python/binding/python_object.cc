@@ -43,9 +43,15 @@ TensorList to_tensors(const std::string& what, py::handle given) {
   return tensors;
 }
 
-MicroBatches to_micro_batches(const std::string& what, const py::sequence& given) {
+MicroBatches to_micro_batches(const std::string& call, const std::string& what, py::handle given) {
+  if (!py::isinstance<py::sequence>(given)) {
+    throw py::type_error(
+        fmt::format("[{}] {} must be a sequence with an entry per micro-batch, got {}", call, what, type_name(given)));
+  }
+  const auto entries = py::reinterpret_borrow<py::sequence>(given);
+  const std::string entry = fmt::format("[{}] an entry of {}", call, what);
   MicroBatches all;
-  for (std::size_t i = 0; i < given.size(); ++i) all.push_back(to_tensors(what, py::object(given[i])));
+  for (std::size_t i = 0; i < entries.size(); ++i) all.push_back(to_tensors(entry, py::object(entries[i])));
   return all;
 }
 

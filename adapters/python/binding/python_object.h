@@ -24,7 +24,7 @@ py::tuple to_tuple(const TensorList& tensors);
 // "[stage 3] forward must return ..., got dict".
 TensorList to_tensors(const std::string& what, py::handle given);
 
-// One entry per micro-batch.
-MicroBatches to_micro_batches(const std::string& what, const py::sequence& given);
+// One entry per micro-batch. `what` names them: "[step] inputs must be a sequence ..., got NoneType".
+MicroBatches to_micro_batches(const std::string& call, const std::string& what, py::handle given);
 
 }  // namespace dualpipe::python

@@ -11,7 +11,7 @@ import torch
 
 from dualpipe._build_info import TORCH_REVISION, TORCH_VERSION
 
-if torch.version.git_version != TORCH_REVISION:
+if torch.version.git_version != TORCH_REVISION or str(torch.__version__) != TORCH_VERSION:
     raise ImportError(
         f"dualpipe was built for torch {TORCH_VERSION}, but torch {torch.__version__} is installed: build it again "
         "with `pip install --no-build-isolation --force-reinstall --no-deps` from its sources."

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, Store
 
@@ -80,6 +81,7 @@ class Options:
     rank_mapping: list[int]
     notify_failures: bool
     store: Store | None
+    device: torch.device | None
 
 class StepStatistics:
     """What a step did on this rank. Times are in seconds since `began`, sizes in bytes.

@@ -38,6 +38,8 @@ class GradientNorm:
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
+        """Raises ScheduleError where mirrors keep their own halves."""
+        _check_mirrors("gradient_norm", pipeline)
         self._engine = pipeline._engine
 
     def compute(self) -> float:
@@ -106,8 +108,12 @@ def _check(pipeline: Pipeline, clip_grad: float) -> None:
             f"[optimizer_hook] clip_grad must be finite and at least 0 (no clipping), got {clip_grad:g}; "
             "for example 1.0"
         )
+    _check_mirrors("optimizer_hook", pipeline)
+
+
+def _check_mirrors(origin: str, pipeline: Pipeline) -> None:
     if not pipeline.reduces_mirrors:
         raise ScheduleError(
-            "[optimizer_hook] mirrors must sum their gradients before a step, got reduce_mirrors = false; "
-            "leave it true, or sum and step yourself"
+            f"[{origin}] mirrors must sum their gradients before a step, got reduce_mirrors = False; set "
+            "reduce_mirrors=True, or sum and step yourself"
         )

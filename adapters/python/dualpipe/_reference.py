@@ -18,6 +18,7 @@ from dualpipe import core
 from dualpipe.errors import ScheduleError
 from dualpipe.utils import gather, scatter
 
+_OF_SUMS = ("gradient_groups", "main_grads", "shard_gradients")
 Loss = Callable[..., Tensor]
 StepOutput = Union[Tensor, tuple[Optional[Tensor], ...], None]
 
@@ -49,13 +50,16 @@ class ReferencePipeline(nn.Module):
             options: of dualpipe.core.Pipeline (variable_seq_lengths, timeout, ...).
 
         Raises:
-            ScheduleError: for other than two modules.
+            ScheduleError: for other than two modules, and for options about gradients that are summed where each
+                mirror keeps its own.
         """
         super().__init__()
         if len(modules) != 2:
             raise ScheduleError(
                 f"[{self.schedule}] modules must be two, got {len(modules)}; for example (first, second)"
             )
+        if self.schedule == "dualpipe" and not reduce_mirrors:
+            _refuse_sums(options)
         self.module = nn.ModuleList(modules)
         self.overlapped_forward_backward = _offers_overlap(self.module)
         self.batch_dim = batch_dim
@@ -94,6 +98,7 @@ class ReferencePipeline(nn.Module):
     def _make_pipeline(self, num_chunks: int) -> core.Pipeline:
         kind = _OverlappingStage if self.overlapped_forward_backward else _ReferenceStage
         stages: list[core.Stage] = [kind(self, module) for module in self.module]
+        device = core.device_of_messages(self.group, stages, self._options.get("device"))
         if self.schedule == "dualpipe" and not self._reduce_mirrors:
             # Each copy is its host's, who may do with it what the reference lets him.
             stages = [core.no_parameters(stage) for stage in stages]
@@ -104,7 +109,7 @@ class ReferencePipeline(nn.Module):
             num_microbatches=num_chunks,
             reduce_mirrors=self._reduce_mirrors,
             rank_mapping=self._mapping,
-            **self._options,
+            **{**self._options, "device": device},
         )
 
     def step(
@@ -130,16 +135,10 @@ class ReferencePipeline(nn.Module):
 
         Raises:
             ScheduleError: for a num_chunks that the schedule cannot have, or a training step without a criterion.
+            TypeError: for inputs and labels that are no tensors. Either ends the pipeline, and the others are told.
         """
-        computes_losses = self.is_first_rank or (self.is_last_rank and self.schedule == "dualpipe")
-        if criterion is None and computes_losses and torch.is_grad_enabled():
-            raise ScheduleError(
-                f"[{self.schedule}] a criterion is wanted in training, got None; or use torch.no_grad()"
-            )
         pipeline = self.pipeline(num_chunks)
-        loss_ids = pipeline.loss_micro_batches
-        given = self._split(inputs, len(pipeline.input_micro_batches))
-        wanted = [(*row, _weight(k)) for row, k in zip(self._split(labels, len(loss_ids)), loss_ids, strict=True)]
+        given, wanted = pipeline.prepared(lambda: self._prepare(pipeline, inputs, labels, criterion))
         self._losses = {}
         loss = None if criterion is None else self._core_criterion(criterion)
         if not torch.is_grad_enabled():
@@ -147,6 +146,22 @@ class ReferencePipeline(nn.Module):
         else:
             result = pipeline.step(given, wanted, loss or _no_loss, weight=_last_label, return_outputs=return_outputs)
         return self._stacked_losses(), self._gathered(result.outputs if return_outputs else [])
+
+    def _prepare(
+        self,
+        pipeline: core.Pipeline,
+        inputs: Sequence[Tensor | None],
+        labels: Tensor | Sequence[Tensor | None],
+        criterion: Loss | None,
+    ) -> tuple[list[tuple[Tensor | None, ...]], list[tuple[Tensor | None, ...]]]:
+        """Inputs and labels by micro-batch, the weight as the last label."""
+        loss_ids = pipeline.loss_micro_batches
+        if criterion is None and loss_ids and torch.is_grad_enabled():
+            raise ScheduleError(
+                f"[{self.schedule}] a criterion is wanted in training, got None; or use torch.no_grad()"
+            )
+        given = self._split(inputs, len(pipeline.input_micro_batches))
+        return given, [(*row, _weight(k)) for row, k in zip(self._split(labels, len(loss_ids)), loss_ids, strict=True)]
 
     def _split(self, values: Tensor | Sequence[Tensor | None], parts: int) -> list[tuple[Tensor | None, ...]]:
         return scatter(values, parts, self.batch_dim) if parts else []
@@ -229,6 +244,15 @@ class _OverlappingStage(_ReferenceStage):
             loss1,
             [t for t, _ in pairs],
             [g for _, g in pairs],
+        )
+
+
+def _refuse_sums(options: dict[str, Any]) -> None:
+    given = [name for name in _OF_SUMS if options.get(name)]
+    if given:
+        raise ScheduleError(
+            f"[dualpipe] {', '.join(given)} wants gradients that mirrors sum, got reduce_mirrors = False; set "
+            "reduce_mirrors=True, or sum them yourself"
         )
 
 

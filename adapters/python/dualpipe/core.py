@@ -27,7 +27,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Optional, Union
+from typing import Any, Optional, TypeVar, Union
 
 import torch
 from torch import Tensor, nn
@@ -61,6 +61,7 @@ __all__ = [
     "write_csv",
 ]
 
+_T = TypeVar("_T")
 Tensors = tuple[Optional[Tensor], ...]
 Outputs = Union[Tensor, Sequence[Optional[Tensor]]]
 # criterion(outputs, labels) -> scalar.
@@ -90,7 +91,7 @@ class Stage:
         raise NotImplementedError
 
     def named_parameters(self) -> Iterable[tuple[str, Tensor]]:
-        """What is trained, by local names, in an order that does not change. Asked once, when the pipeline is made."""
+        """What is trained, by local names, in an order that does not change. Asked when the pipeline is made."""
         return ()
 
     def logical_name(self, stage: int, local_name: str) -> str:
@@ -196,6 +197,7 @@ class Pipeline:
         failure_store: Store | None = None,
         on_fatal: Callable[[_core.FailureRecord], None] | None = None,
         nccl_max_ctas: int = 0,
+        device: torch.device | str | None = None,
     ) -> None:
         """Collective over the group.
 
@@ -226,6 +228,8 @@ class Pipeline:
                 loss does not.
             on_fatal: called once, on any thread, when a rank has failed, instead of waking this rank with an error.
             nccl_max_ctas: CTAs of one edge's kernels; 0 leaves it to NCCL.
+            device: of the messages, where the group has several backends ("cpu:gloo,cuda:nccl"): which of them is
+                taken. None: where the stages' parameters are, or the CPU.
 
         Raises:
             ScheduleError: on every rank, for options or a schedule that cannot be, or where ranks disagree.
@@ -252,6 +256,7 @@ class Pipeline:
         options.rank_mapping = list(rank_mapping or ())
         options.notify_failures = notify_failures
         options.store = failure_store
+        options.device = device_of_messages(process_group, stages, device)
         self._num_microbatches = num_microbatches
         numbers = _stage_numbers(
             self._schedule, process_group, num_microbatches, virtual_pipeline_model_parallel_size, rank_mapping, stages
@@ -283,6 +288,7 @@ class Pipeline:
             statistics.
 
         Raises:
+            ScheduleError: for what the caller gave wrongly, on the rank that did; with a note.
             PipelineError: where another rank failed, or the engine.
             Exception: what the caller's own code raised, with a note. Every later call raises PipelineError.
         """
@@ -312,6 +318,22 @@ class Pipeline:
     def guarded(self, action: str, body: Callable[[], object]) -> None:
         """Runs `body` as a part of the pipeline: where it raises, the pipeline ends and the other ranks are told."""
         self._engine.guarded(action, body)
+
+    def prepared(self, body: Callable[[], _T]) -> _T:
+        """What `body` gives, which looks at what a step was called with. Where it raises, as guarded()."""
+        try:
+            return body()
+        except Exception as error:
+            self.refuse(error)
+            raise
+
+    def refuse(self, mistake: Exception) -> None:
+        """Raises `mistake` as one that this rank made at the start of a step: the others are told."""
+
+        def raise_it() -> None:
+            raise mistake
+
+        self.guarded("the start of a step", raise_it)
 
     @property
     def rank(self) -> int:
@@ -390,6 +412,29 @@ def _engine_options(**given: Any) -> _core.PipelineOptions:
         if value is not None:
             setattr(options, name, value)
     return options
+
+
+def device_of_messages(
+    group: ProcessGroup, stages: Sequence[Stage], device: torch.device | str | None
+) -> torch.device | None:
+    """What `device` asks for, or where the stages' parameters are; None where the group leaves no choice.
+
+    Raises:
+        ScheduleError: for a device that the group has no backend for.
+    """
+    served = {known.type for known in group._device_types}
+    if device is not None:
+        wanted = torch.device(device)
+        if wanted.type not in served:
+            raise ScheduleError(
+                f"[process_group] device must be one that the group has a backend for, {' or '.join(sorted(served))}, "
+                f'got {wanted.type}; init_process_group(backend="cpu:gloo,cuda:nccl") gives it both'
+            )
+        return wanted
+    if len(served) < 2:
+        return None
+    found = (tensor.device for stage in stages for _, tensor in stage.named_parameters())
+    return next((held for held in found if held.type in served), None)
 
 
 def _parallel_groups(

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 
 class ScheduleError(ValueError):
-    """A caller's mistake: "[origin] what was wanted, what was given, a value that works"."""
+    """A caller's mistake: "[origin] what was wanted, what was given, a value that works".
+
+    In a step it is raised on the rank that made it, with a note of where, and ends the pipeline; the others get
+    PipelineError.
+    """
 
 
 class PipelineError(RuntimeError):

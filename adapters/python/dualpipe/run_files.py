@@ -29,6 +29,11 @@ def asked_folder(default: str | os.PathLike[str] | None = None) -> Path | None:
     return None if given is None else Path(given)
 
 
+def tokens_per_second(tokens: int | None, ms: float) -> float | None:
+    """Of an iteration; None where its tokens are not known."""
+    return None if tokens is None or ms <= 0 else tokens * 1e3 / ms
+
+
 class Statistics(Protocol):
     """What a recorded step is written from; StepStatistics is one."""
 

@@ -16,7 +16,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 
 SCHEDULE, OUTPUT = os.environ.get("SCHEDULE", "Interleaved1F1B"), os.environ.get("OUTPUT")
-STEPS, LAYERS, HIDDEN, HEADS, VOCABULARY, SEQUENCE = 12, 6, 32, 4, 96, 16
+STEPS, LAYERS, HIDDEN, HEADS, VOCABULARY, SEQUENCE = int(os.environ.get("STEPS", "12")), 6, 32, 4, 96, 16
 MICRO_BATCHES, ROWS, LR, CLIP = 8, 4, 3e-3, 1.0
 
 

@@ -38,7 +38,9 @@ def local_stages(schedule: str, micro_batches: int, stages: Sequence[nn.Module])
     return [module_stage(stages[s]) for s in numbers]
 
 
-def gradients_and_losses(schedule: str, micro_batches: int, dtype: torch.dtype, steps: int = 1) -> dict[str, Any]:
+def gradients_and_losses(
+    schedule: str, micro_batches: int, dtype: torch.dtype, steps: int = 1, **options: Any
+) -> dict[str, Any]:
     """Errors of a training step against the whole model; gradients of several steps add up."""
     stages = make_stages(Block, stage_count(schedule, dist.get_world_size()), dtype)
     inputs, labels = make_data(micro_batches, dtype)
@@ -49,6 +51,7 @@ def gradients_and_losses(schedule: str, micro_batches: int, dtype: torch.dtype, 
         local_stages(schedule, micro_batches, stages),
         num_microbatches=micro_batches,
         mean_loss_on_every_rank=True,
+        **options,
     )
     for _ in range(steps):
         result = pipeline.step(
@@ -188,6 +191,7 @@ def reference_step(face: str, hooked: bool, mapping: tuple[int, ...] | None) -> 
     low = whole_step(stages, inputs[:half], labels[:half], mean_square, 1.0)
     high = whole_step(stages, inputs[half:], labels[half:], mean_square, 1.0)
 
+    before = ReferenceBlock.pairs
     rank = mapping[dist.get_rank()] if mapping else dist.get_rank()
     numbers = [rank, count - 1 - rank]
     modules = nn.Sequential(*(stages[s] for s in numbers))
@@ -203,6 +207,7 @@ def reference_step(face: str, hooked: bool, mapping: tuple[int, ...] | None) -> 
     elif face == "DualPipe" and rank == ranks - 1:
         x, y, losses = whole_x.chunk(2)[1], whole_y.chunk(2)[0], torch.stack(low.losses)
     loss, outputs = model.step(x, num_chunks=micro_batches, criterion=mean_square, labels=(y,), return_outputs=False)
+    trained = model.pipeline(micro_batches).statistics
     trained_losses_equal = loss is None if losses is None else torch.equal(loss, losses)
     errors = []
     for s, module in zip(numbers, modules):
@@ -223,7 +228,9 @@ def reference_step(face: str, hooked: bool, mapping: tuple[int, ...] | None) -> 
         "inferred_equal": inferred is None if losses is None else torch.equal(inferred, losses),
         "outputs_equal": out is None if wanted_out is None else torch.equal(out, wanted_out),
         "no_gradients": all(p.grad is None for p in modules.parameters()),
-        "pairs": ReferenceBlock.pairs,
+        "pairs": ReferenceBlock.pairs - before,
+        "planned": sum(span[0].endswith("OVERLAP_F_B") for span in trained.spans),
+        "overlapped": trained.overlapped_pairs,
         "place": (model.rank, model.is_first_rank, model.is_last_rank, model.first_rank, model.last_rank),
     }
 
@@ -493,7 +500,7 @@ def failing_store(path: str) -> dict[str, Any]:
 
 def refusals() -> dict[str, str]:
     """Mistakes of the caller, and what they are told."""
-    rank, ranks = dist.get_rank(), dist.get_world_size()
+    ranks = dist.get_world_size()
     told = {}
     for name, call in {
         "odd": lambda: Pipeline("dualpipe", dist.group.WORLD, [SlowStage(0.0)] * 2, num_microbatches=5),
@@ -509,15 +516,53 @@ def refusals() -> dict[str, str]:
         ),
         "mapping": lambda: DualPipe((nn.Linear(1, 1), nn.Linear(1, 1)), rank_mapping=[0] * ranks),
         "modules": lambda: DualPipeV((nn.Linear(1, 1),)),
-        "criterion": lambda: DualPipeV((nn.Linear(1, 1), nn.Linear(1, 1))).step(
-            torch.ones(8, 1) if rank == 0 else None, num_chunks=2 * ranks
-        )
-        if rank == 0
-        else None,
+        "sums": lambda: DualPipe((nn.Linear(1, 1), nn.Linear(1, 1)), main_grads={"a": torch.ones(1)}),
+        "norm": lambda: core.GradientNorm(
+            Pipeline("dualpipe", dist.group.WORLD, [SlowStage(0.0)] * 2, num_microbatches=4, reduce_mirrors=False)
+        ),
+        "device": lambda: Pipeline("1f1b", dist.group.WORLD, [SlowStage(0.0)], num_microbatches=4, device="meta"),
     }.items():
         caught = _caught(call)
         told[name] = f"{caught['type']}: {caught['message']}"
     return told
+
+
+def mistaken_steps() -> dict[str, dict[str, Any]]:
+    """Rank 0 calls steps wrongly, the others rightly; what each of them is told, and how soon, by the mistake."""
+    is_wrong = dist.get_rank() == 0
+    told = {}
+    for mistake, call in _MISTAKES.items():
+        group = dist.new_group()  # A pipeline that failed takes its group with it.
+        began = time.monotonic()
+        told[mistake] = _caught(lambda call=call, group=group: call(group, is_wrong))
+        told[mistake]["seconds"] = time.monotonic() - began
+        dist.barrier()
+    return told
+
+
+def _call_core(group: Any, inputs: Any = None, labels: Any = None, criterion: Any = mean_criterion) -> None:
+    stages = [module_stage(nn.Linear(2, 2)) for _ in range(2)]
+    pipeline = Pipeline("dualpipev", group, stages, num_microbatches=4, timeout=timedelta(seconds=60))
+    entries = [(torch.ones(1, 2),)] * len(pipeline.input_micro_batches)
+    pipeline.step(entries if inputs is None else inputs, entries if labels is None else labels, criterion)
+
+
+def _call_reference(group: Any, x: Any, criterion: Any = mean_square) -> None:
+    model = DualPipeV((nn.Linear(2, 2), nn.Linear(2, 2)), process_group=group, timeout=timedelta(seconds=60))
+    labels = torch.ones(4, 2) if dist.get_rank() == 0 else None
+    model.step(x if dist.get_rank() == 0 else None, num_chunks=4, criterion=criterion, labels=(labels,))
+
+
+_MISTAKES: dict[str, Any] = {  # By what is wrong; called with the group and whether this rank makes the mistake.
+    "no sequence": lambda group, wrong: _call_core(group, inputs=7 if wrong else None),
+    "entry": lambda group, wrong: _call_core(group, labels=["a"] * 4 if wrong else None),
+    "no criterion": lambda group, wrong: _call_core(group, criterion=None if wrong else mean_criterion),
+    "count": lambda group, wrong: _call_core(group, inputs=[(torch.ones(1, 2),)] if wrong else None),
+    "reference criterion": lambda group, wrong: _call_reference(
+        group, torch.ones(4, 2), None if wrong else mean_square
+    ),
+    "scatter": lambda group, wrong: _call_reference(group, "text" if wrong else torch.ones(4, 2)),
+}
 
 
 def timeline_lines() -> tuple[Any, Any, Any, Any]:

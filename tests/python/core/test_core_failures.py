@@ -49,3 +49,24 @@ def test_a_store_of_the_host_tells_the_others(fresh_world: Run, tmp_path: Path) 
     assert (mine["type"], mine["code"], mine["notes"]) == ("UserMistake", 4, ["rank 1, saving"])
     assert other["type"] == "PipelineError"
     assert other["record"][:2] == (1, "saving") and "the disk is full" in other["record"][2]
+
+
+MISTAKES = {
+    "no sequence": "TypeError: [step] inputs must be a sequence with an entry per micro-batch, got int",
+    "entry": "TypeError: [step] an entry of labels must be a tensor or a sequence of tensors and None, got str",
+    "no criterion": "ScheduleError: [step] a criterion is wanted, got None; evaluate() goes without",
+    "count": "ScheduleError: [step] inputs must hold one entry for each of this rank's 4 micro-batches, got 1",
+    "reference criterion": "ScheduleError: [dualpipev] a criterion is wanted in training, got None; or use "
+    "torch.no_grad()",
+    "scatter": "TypeError: [scatter] tensors and None are wanted, got str",
+}
+
+
+def test_a_step_called_wrongly_on_one_rank_ends_on_all(fresh_world: Run) -> None:
+    mine, other = fresh_world(2, scenarios.mistaken_steps)
+    assert {name: f"{told['type']}: {told['message']}" for name, told in mine.items()} == MISTAKES
+    for name, told in other.items():
+        assert mine[name]["notes"] == ["rank 0, the start of a step"], name
+        assert (told["type"], told["record"][:2]) == ("PipelineError", (0, "the start of a step")), name
+        assert mine[name]["message"] in told["record"][2], name
+        assert max(mine[name]["seconds"], told["seconds"]) < 20, name

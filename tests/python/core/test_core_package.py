@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 import dualpipe
 from dualpipe import ScheduleError, plan, read_csv, schedule_names, utils, write_csv
 from dualpipe.core import stages_of
-from dualpipe.run_files import HostStatistics, RunFiles, TimelineHeader, asked_folder, asked_schedule
+from dualpipe.run_files import (
+    HostStatistics,
+    RunFiles,
+    TimelineHeader,
+    asked_folder,
+    asked_schedule,
+    tokens_per_second,
+)
 
 PACKAGE = Path(dualpipe.__file__).parent
 
@@ -90,16 +97,17 @@ def test_the_command_plans_what_python_plans() -> None:
     assert [line.split(",") for line in run.stdout.splitlines()] == plan("dualpipe", 4, 8)
 
 
-def test_another_torch_is_refused_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("revision", ["0123", torch.version.git_version], ids=["other", "same_sources"])
+def test_another_torch_is_refused_in_one_sentence(tmp_path: Path, revision: str) -> None:
     copy = tmp_path / "dualpipe"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__", "bin", "megatron", "pipelining",
                                                                  "torchtitan"))
-    (copy / "_build_info.py").write_text('TORCH_VERSION = "2.14.0+cpu"\nTORCH_REVISION = "0123"\n')
+    (copy / "_build_info.py").write_text(f'TORCH_VERSION = "2.15.0+cu999"\nTORCH_REVISION = "{revision}"\n')
     run = subprocess.run([sys.executable, "-P", "-c", "import dualpipe"], capture_output=True, text=True,
                          env={"PYTHONPATH": str(tmp_path), "PATH": ""})
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1] == (
-        f"ImportError: dualpipe was built for torch 2.14.0+cpu, but torch {torch.__version__} is installed: build it "
+        f"ImportError: dualpipe was built for torch 2.15.0+cu999, but torch {torch.__version__} is installed: build it "
         "again with `pip install --no-build-isolation --force-reinstall --no-deps` from its sources."
     )
 
@@ -139,7 +147,7 @@ def test_scatter_and_gather_are_inverse() -> None:
     assert [tuple(part[0].shape) for part in parts] == [(2, 2)] * 3 and all(part[1] is None for part in parts)
     whole = utils.gather(parts, 0)
     assert torch.equal(whole[0], x) and whole[1] is None and torch.equal(whole[2], y)
-    assert utils.scatter((), 2, 0) == [] or utils.scatter((), 2, 0) == [(), ()]
+    assert utils.scatter((), 2, 0) == [(), ()]
 
 
 def test_run_backward_passes_what_needs_no_gradient() -> None:
@@ -177,6 +185,11 @@ def test_run_files_of_a_hosts_own_schedule(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("DUALPIPE_SCHEDULE")
     monkeypatch.delenv("DUALPIPE_OUTPUT")
     assert (asked_schedule("1f1b"), asked_folder()) == ("1f1b", None)
+
+
+def test_tokens_per_second_where_tokens_are_known() -> None:
+    assert tokens_per_second(512, 250.0) == 2048.0
+    assert tokens_per_second(None, 250.0) is None
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

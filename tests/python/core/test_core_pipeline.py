@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import core_scenarios as scenarios
 import pytest
 import torch
+from torch import nn
 from world import Run
+
+from dualpipe import core
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 # The schedule, micro-batches, and ranks.
@@ -114,13 +119,37 @@ def test_callers_mistakes_are_told_word_for_word(world: Run) -> None:
         "ScheduleError: [optimizer_hook] clip_grad must be finite and at least 0 (no clipping), got -1; for example 1.0"
     )
     assert first["halves"] == (
-        "ScheduleError: [optimizer_hook] mirrors must sum their gradients before a step, got reduce_mirrors = false; "
-        "leave it true, or sum and step yourself"
+        "ScheduleError: [optimizer_hook] mirrors must sum their gradients before a step, got reduce_mirrors = False; "
+        "set reduce_mirrors=True, or sum and step yourself"
+    )
+    assert first["norm"] == first["halves"].replace("optimizer_hook", "gradient_norm")
+    assert first["sums"] == (
+        "ScheduleError: [dualpipe] main_grads wants gradients that mirrors sum, got reduce_mirrors = False; set "
+        "reduce_mirrors=True, or sum them yourself"
+    )
+    assert first["device"] == (
+        "ScheduleError: [process_group] device must be one that the group has a backend for, cpu or cuda, got meta; "
+        'init_process_group(backend="cpu:gloo,cuda:nccl") gives it both'
     )
     assert first["mapping"] == (
         "ScheduleError: [rank_mapping] must hold each of 0 .. 1 once, got [0, 0]; None keeps the ranks of the group"
     )
     assert first["modules"] == "ScheduleError: [dualpipev] modules must be two, got 1; for example (first, second)"
-    assert first["criterion"] == (
-        "ScheduleError: [dualpipev] a criterion is wanted in training, got None; or use torch.no_grad()"
-    )
+
+
+def test_messages_go_where_the_parameters_are() -> None:
+    """Of a group with several backends; of one alone there is nothing to choose."""
+    both = SimpleNamespace(_device_types=[torch.device("cpu"), torch.device("cuda")])
+    alone = SimpleNamespace(_device_types=[torch.device("cuda")])
+    on_meta = SimpleNamespace(_device_types=[torch.device("cpu"), torch.device("meta")])
+    stages = [core.module_stage(nn.Linear(2, 2)), core.module_stage(nn.Linear(2, 2, device="meta"))]
+    assert core.device_of_messages(both, stages, None) == torch.device("cpu")
+    assert core.device_of_messages(both, stages, "cuda:1") == torch.device("cuda", 1)
+    assert core.device_of_messages(on_meta, stages[1:], None) == torch.device("meta")
+    assert core.device_of_messages(alone, stages, None) is None
+    assert core.device_of_messages(both, [core.Stage()], None) is None
+
+
+def test_a_step_runs_over_the_backend_that_was_asked_for(world: Run) -> None:
+    for result in world(2, scenarios.gradients_and_losses, "dualpipe", 6, torch.float64, device="cpu"):
+        assert result["gradients"] <= 1e-10

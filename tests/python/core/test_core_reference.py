@@ -27,7 +27,8 @@ def test_a_script_for_the_reference_gets_what_it_expects(world: Run, face: str, 
     check(results)
     for rank, result in enumerate(results):
         assert result["place"] == (rank, rank == 0, rank == ranks - 1, 0, ranks - 1)
-        assert (result["pairs"] > 0) if hooked else True, rank
+        wanted = result["planned"] if hooked else 0
+        assert result["planned"] > 0 and result["pairs"] == result["overlapped"] == wanted, rank
 
 
 @pytest.mark.parametrize("face", ["DualPipe", "DualPipeV"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import re
 import traceback
 from collections.abc import Callable, Iterator
@@ -45,6 +46,8 @@ class Case:
     loss: str = "mean"  # "mean": 2-tuple; "tokens": 3-tuple; "per_token": 3-tuple, calculate_per_token_loss.
     plan: bool = False
     steps: int = 1
+    accumulate: bool = False  # Gradients are zeroed ahead of the first step alone.
+    grad_scale: float = 1.0  # What config.grad_scale_func multiplies losses with.
     settings: tuple[tuple[str, Any], ...] = ()  # More of the TransformerConfig.
     watch: str = ""  # What else to look at: see _WATCHERS.
 
@@ -227,11 +230,12 @@ def run_whole(case: Case) -> Outcome:
     runner = Float16Module(config, model) if half else model
     sums = {name: torch.zeros(p.shape, dtype=torch.float32) for name, p in model.named_parameters()} if half else {}
     losses: list[float] = []
-    step = case.steps - 1
-    weights = [batch(r, step, k)["mask"].sum() for r in range(case.dp) for k in range(case.num_microbatches)]
+    last = case.steps - 1
+    steps = range(case.steps) if case.accumulate else [last]
+    weights = [batch(r, last, k)["mask"].sum() for r in range(case.dp) for k in range(case.num_microbatches)]
     count = case.num_microbatches * case.dp
     scale = 1.0 if case.loss == "per_token" else 1.0 / count
-    for replica in range(case.dp):
+    for step, replica in itertools.product(steps, range(case.dp)):
         for k in range(case.num_microbatches):
             MoEAuxLossAutoScaler.set_loss_scale(torch.tensor(scale))
             output, function = forward_step(case, iter([batch(replica, step, k)]), runner)
@@ -239,9 +243,9 @@ def run_whole(case: Case) -> Outcome:
             loss, entry = result[0], result[-1]
             if case.loss == "tokens":
                 loss = loss / result[1]
-            if replica == 0:
+            if replica == 0 and step == last:
                 losses.append(reported_loss(case, entry))
-            (loss * scale).backward()
+            (loss * scale * case.grad_scale).backward()
             for name, parameter in model.named_parameters():
                 if half and parameter.grad is not None:
                     sums[name] += parameter.grad.float()
@@ -290,6 +294,8 @@ def run_case(case: Case) -> Outcome:
     from megatron.core import parallel_state
 
     config = make_config(case)
+    if case.grad_scale != 1.0:
+        config.grad_scale_func = lambda loss: loss * case.grad_scale
     chunks = _wrap(case, config, build_chunks(case.schedule, functools.partial(provide, case), config))
     replica = parallel_state.get_data_parallel_rank()
     iterators = [batches(case, replica) for _ in chunks]
@@ -303,8 +309,8 @@ def run_case(case: Case) -> Outcome:
         micro_batch_size=MICRO_BATCH,
     )
     losses: list[Any] = []
-    for _ in range(case.steps):
-        for chunk in chunks:
+    for step in range(case.steps):
+        for chunk in chunks if step == 0 or not case.accumulate else ():
             chunk.zero_grad_buffer() if case.ddp else chunk.zero_grad()
         losses = function(**arguments)
     outcome = Outcome([reported_loss(case, entry) for entry in losses], _gradients(chunks), {})
@@ -325,7 +331,7 @@ def _watch_evaluation(case: Case, config: Any, chunks: Any, function: Any, argum
     after = _gradients(chunks)
     return {
         "losses": [reported_loss(case, entry) for entry in losses],
-        "means": [float(output.double().mean()) for output in outputs],
+        "means": [float(output.mean()) for output in outputs],
         "gradients_stayed": all(numpy.array_equal(before[name], after[name]) for name in before),
     }
 
@@ -353,6 +359,14 @@ def _watch_expert_bias(
     return {str(layer.layer_number): layer.router.expert_bias.tolist() for layer in layers}
 
 
+def _watch_router_counts(
+    case: Case, config: Any, chunks: Any, function: Any, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """By layer, the tokens of each expert that its router has counted and nobody has taken yet."""
+    layers = [module for chunk in chunks for module in chunk.modules() if hasattr(module, "router")]
+    return {str(layer.layer_number): layer.router.local_tokens_per_expert.tolist() for layer in layers}
+
+
 def _watch_order(case: Case, config: Any, chunks: Any, function: Any, arguments: dict[str, Any]) -> dict[str, Any]:
     """What the engine ran, and how pairs ran."""
     statistics = function.statistics()
@@ -364,6 +378,7 @@ _WATCHERS: dict[str, Callable[..., dict[str, Any]]] = {
     "expert_bias": _watch_expert_bias,
     "optimizer": _watch_optimizer,
     "order": _watch_order,
+    "router_counts": _watch_router_counts,
 }
 
 

@@ -11,6 +11,7 @@ import dualpipe.megatron as host
 import pytest
 import torch
 from dualpipe.megatron import refusals, seams
+from dualpipe.megatron.chunks import copy_to_mirrors, message_device
 from dualpipe.megatron.data import StepIterator
 from dualpipe.megatron.placement import stages_of_rank
 from megatron_cases import Case, RunCase
@@ -219,9 +220,11 @@ def call_wrongly(case: Case) -> list[str]:
     plain = torch.nn.Linear(2, 2)
     plain.config = config
     said = []
+    one = iter(())
     for model, iterators in (
         (chunks[::-1], None),
         (chunks, [iter(())]),
+        (chunks, [one, one]),
         ([plain, plain], None),
     ):
         try:
@@ -246,11 +249,49 @@ def test_models_and_iterators_that_do_not_fit(world: Run) -> None:
         "for example what build_chunks returned, each wrapped",
         "[dualpipev] data_iterator must be a list of 2, one per chunk, got 1; for example "
         "[iter(loader) for _ in model]",
+        "[dualpipev] data_iterator must be an iterator of its own for each chunk, which reads all micro-batches of a "
+        "step, got one for both; for example [iter(loader) for _ in model]",
         "[model] chunks must come from dualpipe.megatron.build_chunks under this schedule, got one that did not; for "
         "example build_chunks('dualpipev', provider, config)",
     ]
 
 
+def test_messages_of_the_group_take_what_lies_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks on the CPU beside a group of NCCL alone: weights of mirrors go over the device."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    weight = torch.zeros(2)
+    by_nccl = types.SimpleNamespace(_device_types=[torch.device("cuda")])
+    by_gloo = types.SimpleNamespace(_device_types=[torch.device("cpu")])
+    assert message_device(weight, by_nccl) == torch.device("cuda", 3)
+    assert message_device(weight, by_gloo) == torch.device("cpu")
+    assert message_device(weight.to("meta"), by_gloo) == torch.device("cpu")
+
+
+def test_mirrors_are_copied_over_the_groups_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks whose group serves another device: each message is there, and comes back."""
+    group = types.SimpleNamespace(_device_types=[torch.device("meta")], rank=lambda: 0, size=lambda: 2)
+    chunks = [torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)]
+    for stage, chunk in enumerate(chunks):
+        chunk.dualpipe_placement = types.SimpleNamespace(is_mirror=stage == 1, stage=stage)
+    seen: list[str] = []
+    monkeypatch.setattr(torch.distributed, "send", lambda tensor, **_: seen.append(f"send {tensor.device}"))
+    monkeypatch.setattr(torch.distributed, "recv", lambda tensor, **_: seen.append(f"recv {tensor.device}"))
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda tensor, value: seen.append(f"{value.device} to {tensor.device}"))
+    copy_to_mirrors(chunks, group)
+    assert seen == ["send meta"] * 2 + ["recv meta", "meta to cpu"] * 2
+
+
 def test_too_few_micro_batches(run: RunCase) -> None:
     with pytest.raises(AssertionError, match="num_microbatches must be at least 2 x ranks = 4, got 2"):
         run(dataclasses.replace(Case("dualpipev"), num_microbatches=2))
+
+
+def test_overlapped_reductions_want_zeroed_buffers(run: RunCase) -> None:
+    """Megatron's buckets are reduced once per zero_grad_buffer(): a second call would not be, without a word."""
+    text = (
+        r"\[zb1p\] overlap_grad_reduce cannot be combined with this schedule: DDP then reduces a buffer once per "
+        r"zero_grad_buffer\(\), and this one holds an earlier call's gradients; got True, use zero_grad_buffer\(\) "
+        r"before the call, or False"
+    )
+    with pytest.raises(AssertionError, match=text):
+        run(Case("zb1p", ddp="overlap", steps=2, accumulate=True))

@@ -6,7 +6,10 @@ Replica d of a pipeline of P ranks is global ranks d * P .. d * P + P - 1.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,9 @@ from dualpipe.pipelining import (
     ScheduleDualPipeV,
     ScheduleFromFile,
     ScheduleZB1P,
+    clip_grad_norm_,
     get_schedule_class,
+    gradient_norm,
     make_schedule,
     stage_indices,
 )
@@ -195,17 +200,37 @@ def overlapping(name: str, count: int, micro_batches: int) -> dict[str, Any]:
             "planned": sum("OVERLAP" in str(action) for action in schedule.pipeline_order[dist.get_rank()])}
 
 
-def keywords_of_overlapping() -> str:
-    """Refused on the rank that meets them first."""
-    size = dist.get_world_size()
-    mine, num_stages = stage_indices("dualpipev", dist.get_rank(), size)
-    stages = [PipelineStage(Overlapping(indices_of(s, num_stages, 6), 6, torch.float64), s, num_stages, CPU)
-              for s in mine]
-    schedule = ScheduleDualPipeV(stages, 2 * size, loss_fn=loss_of)
+class Unwrapping(Overlapping):
+    """The same over a stage whose first argument may come in a dictionary."""
+
+    def forward(self, x: Any, scale: Tensor | None = None) -> Tensor:
+        return super().forward(x["tokens"] if isinstance(x, dict) else x, scale)
+
+
+def refused_of_overlapping() -> dict[str, str]:
+    """What an overlapped pair has no place for, refused on the rank that meets it first."""
+    size, rank = dist.get_world_size(), dist.get_rank()
     tokens, labels = batch_of(4 * size)
     scale = torch.ones(4 * size, 1, 1, dtype=torch.float64)
-    inputs, target = ([tokens], {"target": labels}) if dist.get_rank() == 0 else ([], {})
-    return message_of(lambda: schedule.step(*inputs, scale=scale, **target), Exception)
+
+    def step(with_context: bool = False, nested: bool = False, **keywords: Tensor) -> str:
+        group = dist.new_group()
+        mine, num_stages = stage_indices("dualpipev", rank, size)
+        stages = [PipelineStage(Unwrapping(indices_of(s, num_stages, 6), 6, torch.float64), s, num_stages, CPU,
+                                group=group) for s in mine]
+        if with_context:
+            stages[0].register_forward_context(lambda info: nullcontext())
+        schedule = ScheduleDualPipeV(stages, 2 * size, loss_fn=loss_of)
+        inputs: dict[str, Any] = {"target": labels} if rank == 0 and not nested else {}
+        if nested:
+            inputs = {"arg_mbs": [({"tokens": t},) for t in tokens.chunk(2 * size)],
+                      "target_mbs": list(labels.chunk(2 * size))} if rank == 0 else {}
+        first = [tokens] if rank == 0 and not nested else []
+        message = message_of(lambda: schedule.step(*first, **inputs, **keywords), Exception)
+        dist.barrier()
+        return message
+
+    return {"keywords": step(scale=scale), "context": step(with_context=True), "nested": step(nested=True)}
 
 
 # Data parallel.
@@ -250,16 +275,15 @@ WRAPS: dict[str, Callable[[DeviceMesh], Wrap]] = {
 }
 
 
-def beside_torch(wrapped_by: str, count: int, micro_batches: int, size: int) -> dict[str, Any]:
-    """Torch's own DualPipeV and ours over the same stages, of which both start from the same weights."""
+def beside_torch(name: str, wrapped_by: str, count: int, micro_batches: int, size: int) -> dict[str, Any]:
+    """A schedule of torch's own and of ours, of which both start from the same weights."""
     group, mesh = pipeline_mesh(size)
-    result = []
-    for schedule_class in (torch_schedules.ScheduleDualPipeV, ScheduleDualPipeV):
-        stages = stages_for("dualpipev", count, torch.float32, group, WRAPS[wrapped_by](mesh), twice=False)
-        schedule = schedule_class(stages, micro_batches, loss_fn=loss_of)
-        losses = feed(schedule, *batch_of(2 * micro_batches, seed=mesh.get_local_rank()))[1]
-        result.append((losses, gradients_of(stages)))
-    return {"torch": result[0], "ours": result[1]}
+    given = get_schedule_class(name)
+    stages = stages_for(name, count, torch.float32, group, WRAPS[wrapped_by](mesh), twice=False)
+    schedule = given(stages, micro_batches, loss_fn=loss_of)
+    losses = feed(schedule, *batch_of(2 * micro_batches, seed=mesh.get_local_rank()))[1]
+    return {"losses": losses, "gradients": gradients_of(stages), "replica": mesh.get_local_rank(),
+            "torchs": given.__module__ == torch_schedules.__name__}
 
 
 # Experts.
@@ -379,7 +403,7 @@ def torch_stages(name: str, count: int) -> list[PipelineStage]:
 
 
 def refusals(folder: str) -> dict[str, str]:
-    """Before any message; on every rank alike, or looked at on rank 0."""
+    """Before any message, on every rank alike."""
     rank, size = dist.get_rank(), dist.get_world_size()
     count = 2 * size + 2
     made = stages_for("dualpipe", count, torch.float32)
@@ -389,6 +413,7 @@ def refusals(folder: str) -> dict[str, str]:
     path = Path(folder) / f"short_{rank}.csv"
     path.write_text("0F0,0B0\n")
     ours = ScheduleDualPipe(made, 2 * size, loss_fn=loss_of)
+    halves = ScheduleDualPipe(made, 2 * size, loss_fn=loss_of, reduce_mirrors=False)
     other = Path(folder) / f"other_{rank}.csv"
     ScheduleDualPipe(stages_for("dualpipe", count, torch.float32), 4 * size)._dump_csv(str(other))
     results = {
@@ -405,16 +430,49 @@ def refusals(folder: str) -> dict[str, str]:
         "file micro-batches": message_of(lambda: ours._load_csv(str(other))).replace(str(other), "FILE"),
         "format": message_of(lambda: ours._dump_csv("x.csv", format="compute_comms")),
         "file stages": message_of(lambda: ScheduleFromFile(v, 4 * size, other)),
+        "norm of halves": message_of(lambda: gradient_norm(halves)),
+        "clip of halves": message_of(lambda: clip_grad_norm_(halves, 1.0)),
     }
-    with torch.no_grad():
-        results["no_grad"] = message_of(lambda: ours.step(), RuntimeError)
-    if rank == 0:
-        x = torch.zeros(2 * size, 5, dtype=torch.long)
-        results["target"] = message_of(lambda: ours.step(x))
-        results["mixed"] = message_of(lambda: ours.step(x, arg_mbs=[(x,)]))
-        results["count"] = message_of(lambda: ours.step(arg_mbs=[(x,)], target_mbs=[x]))
-        results["kind"] = message_of(lambda: ours.step(arg_mbs=(x,), target_mbs=[x]), TypeError)
     return results
+
+
+def mistaken_steps() -> dict[str, tuple[str, str, list[str], float]]:
+    """Rank 0 calls steps wrongly, the others rightly: type, message, notes, seconds on every rank, by the mistake."""
+    size, is_wrong = dist.get_world_size(), dist.get_rank() == 0
+    x = torch.zeros(2 * size, 5, dtype=torch.long)
+
+    def without_graph(schedule: Any) -> None:
+        with torch.no_grad():
+            schedule.step(x, target=x)
+
+    def replaced(schedule: Any) -> None:
+        schedule.pipeline  # noqa: B018  Connects, as the other ranks do in their step.
+        part = next(iter(schedule._stages[0].submod.values()))
+        part.weight = nn.Parameter(part.weight.detach().clone())
+        schedule.step(x, target=x)
+
+    calls: dict[str, Callable[[Any], object]] = {
+        "no_grad": without_graph,
+        "target": lambda schedule: schedule.step(x),
+        "mixed": lambda schedule: schedule.step(x, arg_mbs=[(x,)]),
+        "count": lambda schedule: schedule.step(arg_mbs=[(x,)], target_mbs=[x]),
+        "kind": lambda schedule: schedule.step(arg_mbs=(x,), target_mbs=[x]),
+        "eval": lambda schedule: schedule.eval(x),
+        "replaced": replaced,
+    }
+    told = {}
+    for name, call in calls.items():
+        stages = stages_for("dualpipe", 2 * size + 2, torch.float32, dist.new_group())
+        schedule = ScheduleDualPipe(stages, 2 * size, loss_fn=loss_of, timeout=timedelta(seconds=60))
+        began = time.monotonic()
+        try:
+            run = "eval" if name == "eval" else "step"
+            call(schedule) if is_wrong else feed(schedule, *batch_of(4 * size), run=run)
+        except Exception as error:
+            notes = list(getattr(error, "__notes__", []))
+            told[name] = (type(error).__name__, str(error), notes, time.monotonic() - began)
+        dist.barrier()
+    return told
 
 
 def refused_wrappers() -> dict[str, str]:
@@ -441,6 +499,8 @@ def refused_wrappers() -> dict[str, str]:
             lambda i, m: DistributedDataParallel(m, process_group=mesh.get_group() if i else solo)),
         "hook": first_step(lambda i, m: hooked(m)),
         "halves": first_step(lambda i, m: by_ddp(mesh)(m), reduce_mirrors=False),
+        "one rank": first_step(
+            lambda i, m: DistributedDataParallel(m, process_group=solo) if i == 0 and dist.get_rank() == 1 else m),
     }
 
 
@@ -491,6 +551,38 @@ def halves(count: int, micro_batches: int) -> dict[str, Any]:
     schedule = ScheduleDualPipe(stages, micro_batches, loss_fn=loss_of, reduce_mirrors=False)
     feed(schedule, *batch_of(2 * micro_batches))
     return {"gradients": gradients_of(stages)}
+
+
+def compiled(name: str, count: int, micro_batches: int) -> dict[str, Any]:
+    """Every stage behind torch.compile, without a compiler of its own."""
+    torch._functorch.config.donated_buffer = False
+    stages = stages_for(name, count, torch.float64,
+                        wrap=lambda module: torch.compile(module, backend="aot_eager"))
+    schedule = get_schedule_class(name)(stages, micro_batches, loss_fn=loss_of)
+    losses = feed(schedule, *batch_of(2 * micro_batches))[1]
+    return {"losses": [losses],
+            "gradients": {name.removeprefix("_orig_mod."): g for name, g in gradients_of(stages).items()}}
+
+
+def sharded_on_some_ranks(count: int, micro_batches: int) -> dict[str, Any]:
+    """ZB1P whose stage is fully sharded on rank 0 alone: the ranks decide alike how a norm is taken."""
+    size = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("pp", "dp"))["dp"]
+    wrap = by_fsdp(mesh) if dist.get_rank() == 0 else lambda module: module
+    stages = stages_for("zb1p", count, torch.float64, wrap=wrap)
+    schedule = ScheduleZB1P(stages, micro_batches, loss_fn=loss_of)
+    feed(schedule, *batch_of(2 * micro_batches))
+    return {"gradients": gradients_of(stages), "norm": gradient_norm(schedule)}
+
+
+def sharded_ties(name: str, count: int, micro_batches: int) -> str:
+    """One logical name in two places, behind fully_shard."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("pp", "dp"))["dp"]
+    stages = stages_for(name, count, torch.float64, wrap=by_fsdp(mesh))
+    last = f"{count - 1}.weight"
+    schedule = get_schedule_class(name)(stages, micro_batches, loss_fn=loss_of,
+                                        logical_name=lambda stage, local: "0.weight" if local == last else local)
+    return message_of(lambda: feed(schedule, *batch_of(2 * micro_batches)))
 
 
 def small_promises(count: int, micro_batches: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,31 @@ def torchrun(script: Path, ranks: int, paths: tuple[str, ...] = (), limit_s: flo
     run = subprocess.run(command, cwd=script.parent, env=environment, capture_output=True, text=True, timeout=limit_s)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
+
+
+def compare(script: Path, ranks: int, schedules: Sequence[str], paths: tuple[str, ...] = (),
+            **variables: str) -> dict[str, Any]:
+    """comparison.json of one round of `dualpipe ab` over a script that torchrun starts."""
+    folder = script.parent / "ab"
+    command = " ".join([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+                        str(script)])
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **variables}
+    environment["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
+    run = subprocess.run([sys.executable, "-m", "dualpipe", "ab", "--command", command, "--schedules",
+                          ",".join(schedules), "--rounds", "1", "--warmup", "2", "--output", str(folder)],
+                         env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return json.loads((folder / "comparison.json").read_text())
+
+
+def check_comparison(comparison: dict[str, Any], schedules: Sequence[str]) -> None:
+    """Every schedule ran, trained alike from the first step on, and was measured."""
+    assert comparison["mismatches"] == []
+    assert [found["schedule"] for found in comparison["runs"]] == list(schedules)
+    for found in comparison["runs"]:
+        assert found["failure"] is None
+        assert found["first_loss_difference"] <= 1e-5 and found["first_grad_norm_difference"] <= 1e-5
+        assert found["measured"] is not None and 0 <= found["bubble"] < 1
 
 
 def metrics_of(folder: Path) -> list[dict[str, Any]]:

@@ -5,12 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import dualpipe
 import pytest
 import titan_scenarios as scenarios
 import torch
-from example_runs import changed_lines, check_same_training, copy_example, metrics_of, torchrun
+from example_runs import (
+    changed_lines,
+    check_comparison,
+    check_same_training,
+    compare,
+    copy_example,
+    metrics_of,
+    torchrun,
+)
 from torch import Tensor
 from world import Run
+
+from dualpipe.torchtitan import seams
 
 NAMES = ["DualPipe", "DualPipeV", "ZB1P"]
 STAND_INS = (str(Path(__file__).resolve().parent / "stand_ins"),)
@@ -119,3 +130,56 @@ def test_the_example_trains_alike_before_and_after_its_diff(tmp_path: Path) -> N
     check_same_training(metrics_of(plain.parent), metrics_of(patched.parent))
     timelines = sorted(path.name for path in patched.parent.glob("timeline_rank*.jsonl"))
     assert timelines == ["timeline_rank0.jsonl", "timeline_rank1.jsonl"]
+    assert all(line["tokens_per_second"] > 0 for line in metrics_of(patched.parent))
+
+
+def test_one_command_compares_torchtitans_schedules_with_ours(tmp_path: Path) -> None:
+    schedules = ["Interleaved1F1B", "DualPipe"]
+    patched = copy_example("torchtitan", tmp_path / "patched", patched=True)
+    check_comparison(compare(patched, 2, schedules, STAND_INS, STEPS="5"), schedules)
+
+
+@pytest.mark.parametrize("name, order", [("DualPipe", "dualpipe"), ("DualPipeV", "dualpipev"), ("ZB1P", "1f1b")])
+def test_a_schedule_file_beside_one_of_our_names(
+    world: Run, wanted: dict[int, Any], tmp_path: Path, name: str, order: str
+) -> None:
+    """The file's order runs, over the placement of the schedule that is named."""
+    rows = dualpipe.plan(order, 2, scenarios.ROWS)
+    path = tmp_path / "mine.csv"
+    dualpipe.write_csv([[cell for pair in row for cell in halves_of(pair)] for row in rows], path)
+    ranks = world(2, scenarios.train, name, 2, pipeline_parallel_schedule_csv=str(path))
+    check(ranks, *wanted[1])
+    assert [result["cells"] for result in ranks] == dualpipe.read_csv(path)
+    planned = dualpipe.plan(name.lower(), 2, scenarios.ROWS)
+    assert not any("OVERLAP" in cell for result in ranks for cell in result["cells"])
+    assert [result["cells"] for result in ranks] != planned
+
+
+def halves_of(cell: str) -> list[str]:
+    """The two actions of an overlapped pair, "(0F3;1B2)OVERLAP_F_B"; of any other cell itself."""
+    return cell.removesuffix("OVERLAP_F_B").strip("()").split(";")
+
+
+def test_a_schedule_file_of_another_placement_is_refused(world: Run, tmp_path: Path) -> None:
+    path = tmp_path / "v.csv"
+    dualpipe.write_csv(dualpipe.plan("dualpipev", 2, scenarios.ROWS), path)
+    assert world(2, scenarios.refused_file, str(path))[0] == (
+        f"[ScheduleDualPipe] {path} must run this rank's stages [0, 1] in row 0, got [0, 3]"
+    )
+
+
+def test_unknown_version_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seams, "version", lambda name: "9.9.0")
+    with pytest.warns(UserWarning, match="dualpipe.torchtitan was tested with torchtitan 0.3.0, got 9.9.0; its tests"):
+        seams.check_torchtitan()
+
+
+def test_missing_seam_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    seams.check_torchtitan()
+    monkeypatch.delattr("torchtitan.distributed.pipeline_parallel._split_module")
+    with pytest.raises(ImportError) as caught:
+        seams.check_torchtitan()
+    assert str(caught.value) == (
+        "dualpipe.torchtitan needs torchtitan.distributed.pipeline_parallel._split_module, which torchtitan 0.3.0 does "
+        "not have; torchtitan 0.3.0 does"
+    )

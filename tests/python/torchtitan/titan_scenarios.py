@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torchtitan.protocols.model_spec import ModelSpec
 from dualpipe.torchtitan import with_dualpipe
 
 ROWS, SEQUENCE, VOCABULARY = 8, 8, 2048
+NO_SPANS = SimpleNamespace(spans=())  # Of torch's schedules.
 
 
 def debug_spec() -> ModelSpec:
@@ -99,6 +101,7 @@ def train(name: str, size: int, reseed: bool = False, **settings: Any) -> dict[s
     named = [(n.replace("_checkpoint_wrapped_module.", ""), p) for part in parts for n, p in part.named_parameters()]
     return {"losses": losses, "evaluated": evaluated, "replica": replica,
             "gradients": {n: whole(p.grad) for n, p in named}, "values": {n: whole(p.detach()) for n, p in named},
+            "cells": [span[0] for span in getattr(schedule, "statistics", NO_SPANS).spans],
             "has_head": [part.lm_head is not None for part in parts], "schedule": type(schedule).__module__}
 
 
@@ -109,6 +112,15 @@ def mean_loss(loss_fn: Any, tokens: int) -> Any:
 
 def whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def refused_file(path: str) -> str:
+    """What is said to a file of another placement."""
+    try:
+        build("DualPipe", dist.get_world_size(), pipeline_parallel_schedule_csv=path)
+    except ValueError as error:
+        return str(error)
+    return "nothing was refused"
 
 
 def refusals(size: int) -> dict[str, str]:
