@@ -7,6 +7,8 @@
 #include "adapters/libtorch_host/auto_schedule.h"
 #include "adapters/libtorch_host/plugin_schedule.h"
 #include "examples/pretrain_gpt/extensions.h"
+#include "examples/pretrain_gpt/failures/exit_code.h"
+#include "plugin/schedule/error.h"
 #include "plugin/schedule/registry.h"
 
 namespace pretrain_gpt {
@@ -18,19 +20,30 @@ using dualpipe::libtorch_host::kAuto;
 using dualpipe::libtorch_host::PluginSchedule;
 using dualpipe::libtorch_host::registry_with;
 
+// The plugin's word for a mistake in the configuration, in the trainer's (exit_code.h).
+template <typename Body>
+auto in_trainers_words(const Body& body) {
+  try {
+    return body();
+  } catch (const dualpipe::ScheduleError& mistake) {
+    throw RunError(ExitCode::kConfiguration, mistake.what());
+  }
+}
+
 ScheduleEntry entry_of(const std::string& name, const std::string& summary,
                        const dualpipe::Registry& registry = dualpipe::builtin_registry()) {
   ScheduleEntry entry;
   entry.name = name;
   entry.summary = summary;
   entry.validate = [name, registry](const Config& config, int world_size) {
-    dualpipe::libtorch_host::validate(name, config, world_size, registry);
+    in_trainers_words([&] { dualpipe::libtorch_host::validate(name, config, world_size, registry); });
   };
   entry.make = [name, registry](const TrainContext& context) {
-    return std::make_unique<PluginSchedule>(name, context, registry);
+    return in_trainers_words([&] { return std::make_unique<PluginSchedule>(name, context, registry); });
   };
   entry.mirrors_stages = [name, registry](const Config& config, int world_size) {
-    return dualpipe::libtorch_host::mirrors_stages(name, config, world_size, registry);
+    return in_trainers_words(
+        [&] { return dualpipe::libtorch_host::mirrors_stages(name, config, world_size, registry); });
   };
   return entry;
 }
@@ -39,9 +52,15 @@ ScheduleEntry auto_entry() {
   ScheduleEntry entry;
   entry.name = kAuto;
   entry.summary = "the fastest order that a search finds under cost_file and memory_limit_gb";
-  entry.validate = [](const Config& config, int world_size) { auto_request(config, world_size); };
-  entry.choose = choose;
-  entry.chosen = [](const std::string& rows) { return entry_of(kAuto, "as chosen", registry_with(rows)); };
+  entry.validate = [](const Config& config, int world_size) {
+    in_trainers_words([&] { auto_request(config, world_size); });
+  };
+  entry.choose = [](const Config& config, int world_size) {
+    return in_trainers_words([&] { return choose(config, world_size); });
+  };
+  entry.chosen = [](const std::string& rows) {
+    return in_trainers_words([&] { return entry_of(kAuto, "as chosen", registry_with(rows)); });
+  };
   return entry;
 }
 

@@ -40,6 +40,9 @@ Config parse_config(const std::string& yaml, const std::string& name, const Over
     read_run_variables(reader, get);
   }
   Config config = reader.finish();
+  if (get) {
+    leave_checkpoints_alone(config, get);
+  }
   if (config.balance == "measured") {
     config.layer_times = read_layer_times(config.cost_file, config.num_layers);
   }

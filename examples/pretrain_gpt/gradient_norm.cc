@@ -3,11 +3,13 @@
 #include <ATen/ATen.h>
 
 #include <cmath>
+#include <limits>
 #include <sstream>
 #include <utility>
 
 #include "examples/pretrain_gpt/collective.h"
 #include "examples/pretrain_gpt/distributed.h"
+#include "examples/pretrain_gpt/failures/finite_watch.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -55,11 +57,19 @@ GradientNorm::GradientNorm(const ProcessGroups& groups, c10d::Store& store, std:
 }
 
 double GradientNorm::compute() const {
-  const at::Tensor squares = at::zeros({size_}, at::kDouble);
-  for (const auto& [index, place] : counted_here_) {
-    squares.mutable_data_ptr<double>()[place] = sum_of_squares(parameters_[index].gradient());
+  const at::Tensor sums = at::zeros({size_ + 1}, at::kDouble);
+  double* const places = sums.mutable_data_ptr<double>();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto counted = counted_here_.find(i);
+    if (counted != counted_here_.end()) {
+      places[counted->second] = sum_of_squares(parameters_[i].gradient());
+    } else if (!is_finite(parameters_[i].gradient())) {
+      places[size_] += 1;
+    }
   }
-  return std::sqrt(compensated_sum(sum_over(world_, squares).const_data_ptr<double>(), size_));
+  sum_over(world_, sums);
+  const double norm = std::sqrt(compensated_sum(places, size_));
+  return std::isfinite(norm) && places[size_] > 0 ? std::numeric_limits<double>::quiet_NaN() : norm;
 }
 
 void GradientNorm::clip(double norm, double max_norm) const {

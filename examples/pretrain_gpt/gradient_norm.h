@@ -22,7 +22,7 @@ class GradientNorm {
 
   // Collective; the same to the bit on every rank. Squares are summed per parameter in double on its rank, then over
   // parameters in the order of their names with compensation, so that neither schedule nor division shows in the
-  // result.
+  // result. NaN where a copy that is not counted is not finite, too: each rank would step by its own.
   double compute() const;
 
   // g *= min(1, max_norm / (norm + 1e-6)), as Megatron does; nothing where max_norm is 0.

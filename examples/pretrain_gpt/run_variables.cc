@@ -27,6 +27,19 @@ void read_run_variables(ConfigReader& reader, const GetVariable& get) {
   }
 }
 
+void leave_checkpoints_alone(Config& config, const GetVariable& get) {
+  if (!get(kOutput)) {
+    return;
+  }
+  config.save.clear();
+  config.save_interval = 0;
+  config.async_save = false;
+  config.load.clear();
+  config.ckpt_step.reset();
+  config.finetune = false;
+  config.exit_on_missing_checkpoint = false;
+}
+
 std::vector<std::pair<std::string, std::string>> run_variable_values(const GetVariable& get) {
   return {{kSchedule, get(kSchedule).value_or("")}, {kOutput, get(kOutput).value_or("")}};
 }

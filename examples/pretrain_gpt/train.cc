@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -42,8 +43,6 @@ void limit_threads(const Environment& environment) {
   }
 }
 
-constexpr std::int64_t kSavePatience = 1800;  // Seconds.
-
 class Trainer {
  public:
   // `save_store`: another client of the store, for the thread that saves.
@@ -57,7 +56,8 @@ class Trainer {
         main_gradients_(schedule_->main_gradients()),
         optimizer_(make_optimizer(config_, schedule_->chunks(), main_gradients_, &context.parallel)),
         checkpoints_({context, schedule_->chunks(), *optimizer_, data_.num_tokens, std::move(save_store),
-                      [this](const std::string& line) { say(line); }}),
+                      [this](const std::string& line) { say(line); },
+                      [this](bool waits) { watch_.progress().set_waits(waits); }}),
         position_(checkpoints_.load()),
         memory_(context, *schedule_, memory),
         timeline_(context, *schedule_, memory_),
@@ -119,10 +119,8 @@ class Trainer {
     watch_.progress().enter(part, std::chrono::seconds(config_.step_patience()), waits);
   }
 
-  // Disks may take longer than steps.
   void enter_saving() {
-    const std::int64_t patience = std::max(config_.step_patience(), kSavePatience);
-    watch_.progress().enter(fmt::format("saving step {}", position_.iteration), std::chrono::seconds(patience));
+    watch_.progress().enter(fmt::format("saving step {}", position_.iteration), save_patience(config_));
   }
 
   // Every rank counts the same.
@@ -289,16 +287,23 @@ class Trainer {
   const std::optional<ScheduleChoice>& choice_;
 };
 
-void train(TrainPlan& plan, const Environment& environment, const Rendezvous& rendezvous, FailureWatch& watch) {
-  // Outside of `try`: a failure must not unwind what messages may be under way in.
+// Until the first step: for the search of a schedule, and the files of a checkpoint.
+std::chrono::seconds start_patience(const Config& config) {
+  const std::chrono::seconds search(static_cast<int>(config.schedule_search_s));
+  const std::chrono::seconds patience(std::max(config.timeout_s, config.step_patience()));
+  return search + (config.load.empty() ? patience : std::max(patience, save_patience(config)));
+}
+
+[[noreturn]] void train(TrainPlan& plan, const Environment& environment, const Rendezvous& rendezvous,
+                        FailureWatch& watch) {
+  // Outside of `try`: neither a failure nor the end must unwind what messages may be under way in.
   std::optional<ProcessGroups> groups;
   std::optional<TrainContext> context;
   std::optional<Trainer> trainer;
+  std::optional<RunError> stopped;  // As all ranks have agreed.
   const auto memory = count_tensor_memory();
   try {
-    const std::chrono::seconds patience(std::max(plan.config.timeout_s, plan.config.step_patience()));
-    watch.progress().enter("the start",
-                           patience + std::chrono::seconds(static_cast<int>(plan.config.schedule_search_s)));
+    watch.progress().enter("the start", start_patience(plan.config));
     compare_with_other_ranks(plan, environment, *rendezvous.store());
     settle_schedule(plan, environment, *rendezvous.store());
     groups.emplace(plan.layout, environment, rendezvous.store(), transport_timeout(plan.config));
@@ -306,18 +311,20 @@ void train(TrainPlan& plan, const Environment& environment, const Rendezvous& re
     context->memory = memory;
     trainer.emplace(*context, plan, *memory, watch, plan.config.save.empty() ? nullptr : rendezvous.connect());
     trainer->run();
-    watch.finish();
   } catch (const c10::DistError& error) {
     watch.fail(PeerLost(text_of(error)));
+  } catch (const c10::Error& error) {
+    watch.fail(RunError(ExitCode::kException, text_of(error)));
   } catch (const RunError& error) {
-    if (error.code() == ExitCode::kPreempted) {  // As all others do.
-      watch.finish();
-      exit_with_error(environment.rank, error.what(), error.code());
+    if (error.code() != ExitCode::kPreempted) {
+      watch.fail(error);
     }
-    watch.fail(error);
+    stopped = error;
   } catch (const std::exception& error) {
     watch.fail(error);
   }
+  watch.finish(std::chrono::seconds(plan.config.step_patience()), stopped ? stopped->code() : ExitCode::kOk,
+               stopped ? stopped->what() : "");
 }
 
 Failure failure_of(const std::exception_ptr& mistake, int rank) {
@@ -340,13 +347,27 @@ Rendezvous meet_at_store(const Environment& environment, std::chrono::seconds ti
 }
 
 constexpr std::chrono::seconds kTimeoutWithoutPlan{10};
+constexpr std::chrono::seconds kBehindTheCalls{10};  // Which say more than the watch, where they return.
+
+// As far as that can be told where the environment cannot be read.
+std::optional<int> rank_as_told() {
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (const auto text = process_variable(name)) {
+      int rank = 0;
+      const char* end = text->data() + text->size();
+      const auto [stop, error] = std::from_chars(text->data(), end, rank);
+      return error == std::errc{} && stop == end ? std::optional(rank) : std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
 
 Environment read_own_environment() {
   try {
     return read_environment(process_variable);
   } catch (const std::exception& mistake) {
     report_bad_environment(mistake);
-    throw;
+    exit_with_error(rank_as_told(), mistake.what(), exit_code_of(mistake));
   }
 }
 
@@ -366,10 +387,12 @@ void run_train(const TrainOptions& options, const ScheduleRegistry& registry) {
   }
   // With a mistake too: the other ranks may have made none, and would wait.
   const std::chrono::seconds patience = plan ? std::chrono::seconds(plan->config.timeout_s) : kTimeoutWithoutPlan;
+  watch.progress().enter("the start", patience + kBehindTheCalls);
   const Rendezvous rendezvous = meet_at_store(environment, patience, mistake);
   if (mistake && environment.world_size > 1) {
     report_from_outside(rendezvous.boards(), failure_of(mistake, environment.rank));
   }
+  watch.progress().enter("the start", patience + kBehindTheCalls);
   try {
     meet(environment, rendezvous, patience, watch);
   } catch (const std::exception& error) {

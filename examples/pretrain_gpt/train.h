@@ -15,8 +15,9 @@ struct TrainOptions {
   Overrides overrides;
 };
 
-// Returns once all ranks are done. A failure of this rank or of another ends the process with a code of its own
-// (exit_code.h), after a message on stderr that names the rank it comes from.
+// Ends the process, with the code of what ended the run (exit_code.h): once all ranks are done, or after a message on
+// stderr that names the rank that a failure comes from. Runs no destructors, in which messages could wait for ranks
+// that have left.
 void run_train(const TrainOptions& options, const ScheduleRegistry& registry);
 
 }  // namespace pretrain_gpt

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "examples/pretrain_gpt/checkpoint/durable_file.h"
 #include "examples/pretrain_gpt/error.h"
 #include "examples/pretrain_gpt/run_variables.h"
 #include "examples/pretrain_gpt/start.h"
@@ -29,7 +30,7 @@ TrainPlan make_plan(const TrainOptions& options, const ScheduleRegistry& registr
   take_schedule(plan, registry.find(plan.config.pipeline_schedule, origin_of_schedule(process_variable)));
   plan.data = open_training_data(plan.config, plan.layout.data_rank(environment.rank));
   std::error_code error;
-  std::filesystem::create_directories(plan.config.output_dir, error);
+  make_folders_durably(plan.config.output_dir, error);
   if (error) {
     throw UserError(origin_of_output(process_variable),
                     fmt::format("must be a folder that can be made, got {}: {}; for example output",

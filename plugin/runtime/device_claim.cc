@@ -39,7 +39,8 @@ DeviceClaim decode_claim(const std::string& text) {
 }
 
 void check_claims(const std::vector<DeviceClaim>& claims) {
-  for (std::size_t rank = 1; rank < claims.size(); ++rank) {
+  for (std::size_t rank = 0; rank < claims.size(); ++rank) {
+    device_of(static_cast<int>(rank), claims[rank].device, claims[rank].visible);
     for (std::size_t other = 0; other < rank; ++other) {
       if (!(claims[rank] == claims[other])) continue;
       throw ScheduleError("nccl", fmt::format("rank {} wants device {} but {}, and rank {} has it; {}", rank,

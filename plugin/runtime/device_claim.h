@@ -24,7 +24,8 @@ DeviceClaim claim_device(int device, int visible);
 std::string encode(const DeviceClaim& claim);
 DeviceClaim decode_claim(const std::string& text);
 
-// By rank. Throws ScheduleError: "[nccl] rank 1 wants device 0 but only 1 is visible, and rank 0 has it; ..."
+// By rank. Throws ScheduleError: "[nccl] rank 1 wants device 0 but only 1 is visible, and rank 0 has it; ...", or as
+// device_of() where a rank wants one that it does not see.
 void check_claims(const std::vector<DeviceClaim>& claims);
 
 // The device of a rank by its number on the machine (LOCAL_RANK, SLURM_LOCALID). Throws ScheduleError: "[device] rank 5

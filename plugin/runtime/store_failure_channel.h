@@ -15,7 +15,10 @@
 namespace dualpipe {
 
 // `store` is a client of its own (a TCPStore's clients share one lock, so a blocked training thread would block the
-// watchdog). A store that no longer answers counts as a failure: "the store is lost (it lives in rank 0)".
+// watchdog), asked by a thread of the channel's own. A store that is gone counts as a failure: "the store is lost (it
+// lives in rank 0)". One that keeps silent, its host being stopped, holds nobody up: first() gives nothing after a
+// second and at once from then on, record() its own failure after three, and the channel goes without its thread, which
+// keeps the store.
 std::shared_ptr<FailureChannel> make_store_failure_channel(c10::intrusive_ptr<c10d::Store> store);
 
 class Watchdog {
@@ -23,7 +26,7 @@ class Watchdog {
   // Polls every `interval`; calls `on_failure` at most once, from its own thread, with the first record.
   Watchdog(std::shared_ptr<FailureChannel> channel, std::function<void(const FailureRecord&)> on_failure,
            std::chrono::milliseconds interval = std::chrono::milliseconds(200));
-  ~Watchdog();  // Joins; takes at most one poll.
+  ~Watchdog();  // Joins; takes at most one poll, which a store that keeps silent makes a second.
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 

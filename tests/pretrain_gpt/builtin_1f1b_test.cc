@@ -217,6 +217,34 @@ TEST(Builtin1F1B, SkipsTheStepEverywhereIfOneGradientIsNotFinite) {
   });
 }
 
+// Of several copies of a parameter the norm counts one; each rank would step by its own.
+TEST(Builtin1F1B, SkipsTheStepEverywhereIfACopyThatIsNotCountedIsNotFinite) {
+  Config config = test_config(2);
+  config.vocab_size = 14;
+  config.tensor_model_parallel_size = 2;
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    run_rank_threads(config, 2, [&](const TrainContext& context) {
+      const auto schedule = builtin_1f1b().make(context);
+      torch::optim::SGD optimizer(schedule->chunks().at(0)->parameters(), 0.1);
+      schedule->train_step(reader(config));
+      const auto parameters = schedule->chunks().at(0)->named_parameters();
+      const auto copied = std::find_if(parameters.begin(), parameters.end(), [](const auto& parameter) {
+        return parameter.key().find("norm") != std::string::npos;
+      });
+      ASSERT_NE(copied, parameters.end());
+      const at::Tensor parameter = copied->value(), before = parameter.detach().clone();
+      if (context.parallel.rank() == 1) {
+        parameter.grad().view({-1})[0].fill_(bad);
+      }
+      const StepOutcome outcome = schedule->optimizer_step(optimizer, 1.0);
+      EXPECT_TRUE(outcome.skipped);
+      EXPECT_TRUE(std::isnan(outcome.grad_norm));
+      EXPECT_EQ(outcome.first_bad, "rank 1, stage 0, the sum of all micro-batches: the gradient of " + copied->key());
+      EXPECT_TRUE(at::equal(parameter, before));
+    });
+  }
+}
+
 TEST(Builtin1F1B, RunsOneForwardAndOneBackwardInTurn) {
   Config config = test_config(4);
   config.record_actions = true;

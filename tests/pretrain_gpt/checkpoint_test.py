@@ -27,6 +27,7 @@ from ports import free_port  # noqa: E402
 from trainer_ranks import prepare_data, rank_variables, train_command  # noqa: E402
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
+CONFIGURATION_CODE, CHECKPOINT_CODE = 10, 16
 CONFIG = """
 num_layers: 4
 hidden_size: 32
@@ -209,21 +210,23 @@ class CheckpointTest(unittest.TestCase):
         save, output = self.new_folder(), self.new_folder()
         self.train(2, output, [f"save={save}", "train_iters=3"])
         before = (output / "metrics.jsonl").read_text()
-        for settings, message in (
-                ([f"load={save}", "vocab_size=512"], f"[{save}/iter_0000003/manifest.json] vocab_size must be what this "
-                                                     "run has = 512, got 256; for example vocab_size: 256"),
-                ([f"save={save}"], "[save] must be a folder without checkpoints behind iteration 0, where this run "
-                                   f"begins, got {save}/iter_0000003; for example load: {save}, or another folder"),
-                (["load=none", "exit_on_missing_checkpoint=true"], "[load] must be a folder with a checkpoint, got "
-                                                                   "none in none"),
-                (["save_interval=5"], "save_interval must be 0 without a save folder")):
+        for expected, settings, message in (
+                (CHECKPOINT_CODE, [f"load={save}", "vocab_size=512"],
+                 f"[{save}/iter_0000003/manifest.json] vocab_size must be what this run has = 512, got 256; for example "
+                 "vocab_size: 256"),
+                (CHECKPOINT_CODE, [f"save={save}"],
+                 "[save] must be a folder without checkpoints behind iteration 0, where this run begins, got "
+                 f"{save}/iter_0000003; for example load: {save}, or another folder"),
+                (CHECKPOINT_CODE, ["load=none", "exit_on_missing_checkpoint=true"],
+                 "[load] must be a folder with a checkpoint, got none in none"),
+                (CONFIGURATION_CODE, ["save_interval=5"], "save_interval must be 0 without a save folder")):
             for code, out, err in self.outcomes(2, [f"output_dir={output}", *settings]):
-                self.assertNotEqual(code, 0, out)
+                self.assertEqual(code, expected, out + err)
                 self.assertIn(message, err)
         self.assertEqual((output / "metrics.jsonl").read_text(), before)
         outcomes = self.outcomes(2, [f"output_dir={output}", f"save={self.folder}/text.py/x", "train_iters=2"])
         for code, out, err in outcomes:
-            self.assertNotEqual(code, 0, out)
+            self.assertEqual(code, CHECKPOINT_CODE, out + err)
             self.assertIn("text.py/x] must be a readable folder, got: Not a directory", err)
 
 

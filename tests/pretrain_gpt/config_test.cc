@@ -310,6 +310,25 @@ TEST(RunVariables, RecordTheTimelineUnlessItIsGiven) {
   EXPECT_EQ(parse_config("", "gpt.yaml", {"record_timeline=9"}, variables(output)).record_timeline, 9);
 }
 
+// A comparison starts a configuration that saves and loads many times over.
+TEST(RunVariables, LeaveCheckpointsAlone) {
+  const std::string yaml =
+      "save: a\nsave_interval: 2\nasync_save: true\nload: a\nckpt_step: 2\nexit_on_missing_checkpoint: true\n"
+      "finetune: true\n";
+  const Config plain = parse_config(yaml, "gpt.yaml", {}, variables({{"DUALPIPE_SCHEDULE", "1f1b"}}));
+  EXPECT_EQ(plain.save, "a");
+  EXPECT_EQ(plain.load, "a");
+  const Config compared = parse_config(yaml, "gpt.yaml", {"save=b"}, variables({{"DUALPIPE_OUTPUT", "out"}}));
+  EXPECT_EQ(compared.save, "");
+  EXPECT_EQ(compared.save_interval, 0);
+  EXPECT_FALSE(compared.async_save);
+  EXPECT_EQ(compared.load, "");
+  EXPECT_FALSE(compared.ckpt_step);
+  EXPECT_FALSE(compared.finetune);
+  EXPECT_FALSE(compared.exit_on_missing_checkpoint);
+  EXPECT_EQ(refusal("save_interval: 2\n", {}, {{"DUALPIPE_OUTPUT", "out"}}), refusal("save_interval: 2\n"));
+}
+
 TEST(RunVariables, AreCheckedAsWhatTheyReplace) {
   EXPECT_EQ(refusal("", {}, {{"DUALPIPE_SCHEDULE", ""}}),
             "[DUALPIPE_SCHEDULE] pipeline_schedule must be text, got ''; for example builtin_1f1b");

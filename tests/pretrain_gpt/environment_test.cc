@@ -257,6 +257,23 @@ TEST(FieldReport65, FindsTheFirstHost) {
   EXPECT_EQ(first_host("tux[0-3,5]"), "tux0");
 }
 
+TEST(FieldReport65, ReadsTheListUnderBothOfItsNames) {
+  const auto master_of = [](const std::string& nodes, const std::string& job_nodes) {
+    Variables variables{{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_NNODES", "2"}};
+    if (!nodes.empty()) {
+      variables["SLURM_NODELIST"] = nodes;
+    }
+    if (!job_nodes.empty()) {
+      variables["SLURM_JOB_NODELIST"] = job_nodes;
+    }
+    return read(variables).master_address;
+  };
+  EXPECT_EQ(master_of("linux[1,2]", ""), "linux1");
+  EXPECT_EQ(master_of("", "n[008-010]"), "n008");
+  EXPECT_EQ(master_of("alpha,beta,gamma", "jean-zay-ia[810-812]"),
+            "jean-zay-ia810");  // A step may have a part of a job.
+}
+
 TEST(FieldReport65, RefusesAListWithoutAHost) {
   EXPECT_THROW(first_host(""), UserError);
   try {

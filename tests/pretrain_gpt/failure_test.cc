@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,9 +14,13 @@
 #include "examples/pretrain_gpt/failures/blame.h"
 #include "examples/pretrain_gpt/failures/exit_code.h"
 #include "examples/pretrain_gpt/failures/failure.h"
+#include "examples/pretrain_gpt/failures/failure_watch.h"
 #include "examples/pretrain_gpt/failures/lifeline.h"
+#include "examples/pretrain_gpt/failures/old_logs.h"
 #include "examples/pretrain_gpt/failures/progress.h"
 #include "examples/pretrain_gpt/failures/roll_call.h"
+#include "examples/pretrain_gpt/failures/within.h"
+#include "tests/support/temporary_folder.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -30,6 +35,7 @@ TEST(ExitCode, StandsForWhatWasThrown) {
   EXPECT_EQ(exit_code_of(PeerLost("gone", 2)), ExitCode::kPeerLost);
   EXPECT_EQ(exit_code_of(ActionError("2B3", "no such expert")), ExitCode::kException);
   EXPECT_EQ(exit_code_of(std::bad_alloc()), ExitCode::kException);
+  EXPECT_EQ(exit_code_of(std::invalid_argument("stoi")), ExitCode::kException);
   EXPECT_EQ(exit_code_of(RunError(ExitCode::kNotFinite, "NaN")), ExitCode::kNotFinite);
 }
 
@@ -177,6 +183,10 @@ TEST(Progress, TellsPartAndAction) {
   progress.follow(&log);
   EXPECT_EQ(progress.now(), (Standing{"step 3, 2RECV_F1 (stage 2, micro-batch 1)", true, 1, 41}));
   EXPECT_EQ(progress.patience(), 5s);
+  progress.set_waits(true);  // As before.
+  EXPECT_EQ(progress.now().changes, 41U);
+  progress.set_waits(false);
+  EXPECT_EQ(progress.now().changes, 42U);
   progress.write_log("folder", "why");
   EXPECT_EQ(log.written, "why");
 }
@@ -251,6 +261,19 @@ TEST_F(Lines, AFarewellIsNoDeath) {
   two.reset();
   one.reset();
   EXPECT_EQ(wait_for_news(hub_).lost, std::vector<int>{1});
+}
+
+TEST_F(Lines, CarryTheFarewellOfRank0) {
+  auto one = connect(1), two = connect(2);
+  wait_until_all(hub_);
+  hub_.say_farewell();
+  const auto end = std::chrono::steady_clock::now() + 10s;
+  LifelineNews news;
+  while (!news.farewell && std::chrono::steady_clock::now() < end) {
+    news = one->news();
+  }
+  EXPECT_TRUE(news.farewell);
+  EXPECT_FALSE(news.words);
 }
 
 TEST_F(Lines, CarryLastWords) {
@@ -371,6 +394,202 @@ TEST(RollCall, NamesTheRanksThatAreAbsent) {
               wait_for_all(board, {1, 4, process(10)}, 5ms, [] { std::this_thread::sleep_for(6ms); });
             }),
             "[WORLD_SIZE] all 4 ranks must be there within timeout_s, got nothing of ranks 0, 2, 3 for 0.005 s");
+}
+
+// --- calls that must not hold anybody up
+
+TEST(Within, GivesTheResultOrNothing) {
+  EXPECT_EQ(within(1h, [] { return 3; }), 3);
+  EXPECT_EQ(within(1h, []() -> int { throw std::runtime_error("gone"); }), std::nullopt);
+  const auto release = std::make_shared<std::promise<void>>();
+  EXPECT_EQ(within(1ms,
+                   [release] {
+                     release->get_future().wait();
+                     return 3;
+                   }),
+            std::nullopt);
+  release->set_value();
+}
+
+// --- logs of an earlier attempt
+
+TEST(OldLogs, AreRemovedByTheRanksThatThereAre) {
+  const dualpipe::TemporaryFolder folder;
+  for (const char* name : {"ring_rank0.jsonl", "ring_rank1.jsonl", "ring_rank2.jsonl", "ring_rank17.jsonl",
+                           "ring_rankx.jsonl", "ring_rank.jsonl", "timeline_rank0.jsonl"}) {
+    folder.write(name, "old");
+  }
+  const auto is_there = [&](const std::string& name) { return std::filesystem::exists(folder.file(name)); };
+  remove_old_logs(folder.path(), 1, 2);
+  EXPECT_TRUE(is_there("ring_rank0.jsonl"));
+  EXPECT_FALSE(is_there("ring_rank1.jsonl"));
+  EXPECT_TRUE(is_there("ring_rank2.jsonl"));
+  remove_old_logs(folder.path(), 0, 2);
+  EXPECT_FALSE(is_there("ring_rank0.jsonl"));
+  EXPECT_FALSE(is_there("ring_rank2.jsonl"));
+  EXPECT_FALSE(is_there("ring_rank17.jsonl"));
+  for (const char* name : {"ring_rankx.jsonl", "ring_rank.jsonl", "timeline_rank0.jsonl"}) {
+    EXPECT_TRUE(is_there(name)) << name;
+  }
+  remove_old_logs(folder.file("none"), 0, 2);
+}
+
+// --- the watch: a process that ends, whatever the store does
+
+// Of two ranks, the other of which is at the end already. `call` sees every call before it is answered.
+class EndBoard : public Board {
+ public:
+  explicit EndBoard(std::function<void(const std::string& key)> call) : call_(std::move(call)) {}
+  void set(const std::string& key, const std::string& /*value*/) override { call_(key); }
+  std::string set_first(const std::string& key, const std::string& value) override {
+    call_(key);
+    return value;
+  }
+  std::optional<std::string> get(const std::string& key) override {
+    call_(key);
+    return std::nullopt;
+  }
+  std::int64_t add(const std::string& key, std::int64_t /*value*/) override {
+    call_(key);
+    return 2;
+  }
+
+ private:
+  std::function<void(const std::string& key)> call_;
+};
+
+// As of a store whose host is stopped.
+void stick(const std::string& /*key*/) { std::this_thread::sleep_for(1h); }
+
+std::function<void(const std::string&)> at(const std::string& key, std::function<void(const std::string&)> call) {
+  return [key, call = std::move(call)](const std::string& asked) {
+    if (asked == key) {
+      call(asked);
+    }
+  };
+}
+
+WatchLinks links(std::function<void(const std::string&)> call, bool is_host = false) {
+  return {[call = std::move(call)](std::chrono::milliseconds) { return std::make_unique<EndBoard>(call); },
+          is_host,
+          false,
+          nullptr,
+          {}};
+}
+
+class FarewellLine : public Lifeline {
+ public:
+  void add_to(std::vector<int>& /*descriptors*/) const override {}
+  LifelineNews news() override { return {{}, {}, true}; }
+  void tell_all(const std::string& /*words*/) override {}
+  void say_farewell() override {}
+  bool reaches_all() const override { return false; }
+};
+
+using testing::ExitedWithCode;
+
+TEST(WatchDeathTest, AFinishedRunEndsWell) {
+  EXPECT_EXIT(
+      {
+        FailureWatch watch(1, 2);
+        watch.join(links([](const std::string&) {}, /*is_host=*/true));
+        watch.finish(60s);
+      },
+      ExitedWithCode(0), "");
+}
+
+TEST(WatchDeathTest, AStopThatAllAgreedAboutKeepsItsCode) {
+  EXPECT_EXIT(
+      {
+        FailureWatch watch(1, 2);
+        watch.join(links([](const std::string&) {}));
+        watch.finish(60s, ExitCode::kPreempted, "stopped behind step 3");
+      },
+      ExitedWithCode(17), "\\[rank 1\\] error: stopped behind step 3");
+}
+
+TEST(WatchDeathTest, AStoreThatIsSilentBehindTheEndIsLeft) {
+  EXPECT_EXIT(
+      {
+        FailureWatch watch(1, 2);
+        watch.join(links(at("left", stick)));
+        watch.finish(60s);
+      },
+      ExitedWithCode(0), "");
+}
+
+TEST(WatchDeathTest, AStoreThatIsGoneBehindTheEndIsNoFailure) {
+  EXPECT_EXIT(
+      {
+        FailureWatch watch(1, 2);
+        watch.join(links(at("left", [](const std::string&) { throw std::runtime_error("gone"); })));
+        watch.finish(60s);
+      },
+      ExitedWithCode(0), "");
+}
+
+TEST(WatchDeathTest, RankZerosFarewellStandsForTheStore) {
+  for (const std::function<void(const std::string&)>& call :
+       {std::function<void(const std::string&)>(stick),
+        std::function<void(const std::string&)>([](const std::string&) { throw std::runtime_error("gone"); })}) {
+    EXPECT_EXIT(
+        {
+          FailureWatch watch(1, 2);
+          WatchLinks with_line = links(at("finished", call));
+          with_line.lifeline = std::make_unique<FarewellLine>();
+          watch.join(std::move(with_line));
+          watch.finish(60s);
+        },
+        ExitedWithCode(0), "");
+  }
+}
+
+TEST(WatchDeathTest, AStoreThatIsSilentBeforeTheEndIsATimeout) {
+  EXPECT_EXIT(
+      {
+        FailureWatch watch(1, 2);
+        watch.join(links(stick));
+        watch.finish(100ms);
+      },
+      ExitedWithCode(14), "the store that all ranks share does not answer: its host is stopped or lost");
+}
+
+TEST(WatchDeathTest, AStoreThatIsGoneBeforeTheEndIsAFailure) {
+  EXPECT_EXIT(
+      {
+        FailureWatch watch(1, 2);
+        watch.join(links(at("finished", [](const std::string&) { throw std::runtime_error("gone"); })));
+        watch.finish(60s);
+      },
+      ExitedWithCode(12), "rank 1 lost the others: the store that all ranks share was lost at the end of the run");
+}
+
+TEST(WatchDeathTest, RanksThatDoNotMeetLeaveByThemselves) {
+  EXPECT_EXIT(
+      {
+        FailureWatch watch(1, 2);
+        watch.progress().enter("the start", 100ms);
+        stick("");
+      },
+      ExitedWithCode(11), "the ranks did not meet in time: the store that they share does not answer");
+}
+
+TEST(WatchDeathTest, ARecordThatCannotBeReadEndsTheRunWithAMessage) {
+  class BadRecord : public EndBoard {
+   public:
+    BadRecord() : EndBoard([](const std::string&) {}) {}
+    std::optional<std::string> get(const std::string& key) override {
+      return key == "failure" ? std::optional<std::string>("{\"code\":") : std::nullopt;
+    }
+  };
+  EXPECT_EXIT(
+      {
+        FailureWatch watch(1, 2);
+        watch.join(
+            {[](std::chrono::milliseconds) { return std::make_unique<BadRecord>(); }, false, false, nullptr, {}});
+        stick("");
+      },
+      ExitedWithCode(12), "a failure was recorded that cannot be read: .\"code\":");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ Bounds are those of the README: 2 s for a death or an exception, step_timeout + 
 slack for a busy machine.
 """
 
+import fcntl
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -42,10 +44,19 @@ step_timeout: {STEP_TIMEOUT}
 """
 
 
+def accepts_connections(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
 class Run:
     """Ranks of one training as processes; all of them end with the test."""
 
-    def __init__(self, folder, world_size, settings=(), per_rank=None, variables=None, port=None):
+    def __init__(self, folder, world_size, settings=(), per_rank=None, variables=None, port=None, stdout=None):
+        """`stdout`: of some ranks, in the place of the file that the others write to."""
         self.output = pathlib.Path(tempfile.mkdtemp(dir=folder))
         port = port or free_port()
         self.processes = []
@@ -55,7 +66,8 @@ class Run:
             own = (per_rank or {}).get(rank, [])
             arguments = train_command(PROGRAM, folder / "gpt.yaml", [f"output_dir={self.output}", *settings, *own])
             with open(self.output / f"out{rank}", "wb") as log:
-                self.processes.append(subprocess.Popen(arguments, env=environment, stdout=log, stderr=log))
+                self.processes.append(subprocess.Popen(arguments, env=environment, stdout=(stdout or {}).get(rank, log),
+                                                       stderr=log))
         self.began = time.monotonic()
 
     def text(self, rank):
@@ -156,6 +168,52 @@ class FailuresTest(unittest.TestCase):
             for rank in range(2):
                 self.assertRegex(run.text(rank), r"failed in step \d+.*\[vocab_size\] must be above every token")
 
+    def test_an_exception_of_its_own_has_a_code_of_its_own(self):
+        # No machine has the addresses that the embedding wants, with or without a sanitizer.
+        sanitizer = {"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":allocator_may_return_null=1"}
+        huge = [f"vocab_size={2**31 - 1}", f"hidden_size={2**15}", "pipeline_model_parallel_size=1"]
+        with self.start(2, *huge, variables={rank: sanitizer for rank in range(2)}) as run:
+            codes = run.wait(60)
+            # Both fail by it; one that hears of the other's record first leaves by that.
+            self.assertIn(EXCEPTION, codes, run.all_text())
+            self.assertLessEqual(set(codes), {EXCEPTION, PEER_LOST}, run.all_text())
+            for rank, code in enumerate(codes):
+                self.assertIn("alloc", run.text(rank))
+                error = json.loads((run.output / f"error{rank}.json").read_text())["message"]
+                self.assertEqual(error["errorCode"], code)
+                if code == PEER_LOST:
+                    self.assertEqual(self.blamed(run, rank), [str(1 - rank)], run.all_text())
+
+    def test_a_rank_whose_output_nobody_reads_leaves_too(self):
+        reader, writer = os.pipe()
+        try:
+            capacity = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+            with self.start(2, "step_timeout=60", stdout={0: writer}) as run:
+                end = time.monotonic() + 60
+                while int.from_bytes(fcntl.ioctl(reader, termios.FIONREAD, bytes(4)), sys.byteorder) < capacity - 1024:
+                    self.assertLess(time.monotonic(), end, run.all_text())
+                    time.sleep(0.01)
+                steps = -1  # Until it is stuck in a line, with the lock of its output.
+                while steps != run.steps():
+                    steps = run.steps()
+                    time.sleep(0.5)
+                run.processes[1].kill()
+                self.assertEqual(run.wait(DEATH)[0], PEER_LOST, run.all_text())
+                self.assertEqual(self.blamed(run, 0), ["1"], run.all_text())
+                self.assertTrue((run.output / "error0.json").exists())
+                self.assertTrue((run.output / "ring_rank0.jsonl").exists())
+        finally:
+            os.close(reader)
+            os.close(writer)
+
+    def test_logs_of_an_earlier_attempt_are_not_taken_for_this_ones(self):
+        output = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        for rank in (0, 1, 7):
+            (output / f"ring_rank{rank}.jsonl").write_text("old")
+        with self.start(2, f"output_dir={output}", "train_iters=1") as run:
+            self.assertEqual(run.wait(60), [0, 0], run.all_text())
+        self.assertEqual(list(output.glob("ring_rank*")), [])
+
     def test_field_report_59_a_rank_that_ends_before_the_first_step_and_in_a_step(self):
         for lazy in ({}, {"TORCH_GLOO_LAZY_INIT": "1"}):
             variables = {rank: lazy for rank in range(4)}
@@ -201,8 +259,12 @@ class FailuresTest(unittest.TestCase):
             self.assertIn("second signal", run.text(1))
 
     def test_a_signal_while_ranks_meet_leaves_at_once(self):
-        with self.start(1, variables={0: {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}}) as run:
-            time.sleep(1)
+        port = free_port()
+        with self.start(1, port=port, variables={0: {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}}) as run:
+            end = time.monotonic() + 60  # Until it hosts the store.
+            while not accepts_connections(port):
+                self.assertLess(time.monotonic(), end, run.all_text())
+                time.sleep(0.05)
             run.processes[0].send_signal(signal.SIGTERM)
             self.assertEqual(run.wait(1), [PREEMPTED], run.all_text())
 
@@ -230,6 +292,10 @@ class FailuresTest(unittest.TestCase):
             codes = run.wait(BOUND_OF_START)
             self.assertEqual(codes, [CONFIGURATION] * 2, run.all_text())
             self.assertIn("[RANK] must be below WORLD_SIZE = 2, got 2", run.text(0))
+            self.assertIn("[rank 2] error: [RANK] must be below WORLD_SIZE = 2, got 2", run.text(1))
+            error = json.loads((run.output / "error1.json").read_text())["message"]
+            self.assertIn("[RANK] must be below WORLD_SIZE = 2, got 2", error["message"])
+            self.assertEqual(error["errorCode"], CONFIGURATION)
 
     def test_variables_that_contradict_slurms(self):
         slurm = {"SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}

@@ -148,6 +148,62 @@ TEST(StoreFailureChannel, StillReportsItsOwnFailureWithoutAStore) {
   EXPECT_THAT(channel->first(), Optional(kFirst));
 }
 
+// A store whose host is stopped: whoever asks it is kept until it goes on.
+class StoppedStore : public c10d::HashStore {
+ public:
+  bool check(const std::vector<std::string>& keys) override {
+    gate_.wait();
+    return HashStore::check(keys);
+  }
+  std::vector<std::uint8_t> compareSet(const std::string& key, const std::vector<std::uint8_t>& expected,
+                                       const std::vector<std::uint8_t>& desired) override {
+    gate_.wait();
+    return HashStore::compareSet(key, expected, desired);
+  }
+  void go_on() { open_.set_value(); }
+
+ private:
+  std::promise<void> open_;
+  std::shared_future<void> gate_ = open_.get_future().share();
+};
+
+constexpr std::chrono::seconds kHang{60};
+
+TEST(StoreFailureChannel, AStoreThatKeepsSilentHoldsNobodyUp) {
+  const auto store = c10::make_intrusive<StoppedStore>();
+  auto caller = std::async(std::launch::async, [&] {
+    const auto channel = make_store_failure_channel(store);
+    const Watchdog watchdog(
+        channel, [](const FailureRecord&) {}, milliseconds(1));
+    EXPECT_EQ(channel->first(), std::nullopt);
+    EXPECT_EQ(channel->wait_for_first(milliseconds(10)), std::nullopt);
+    EXPECT_EQ(channel->record(kFirst), kFirst);
+    EXPECT_THAT(channel->first(), Optional(kFirst));
+  });
+  const bool came_back = caller.wait_for(kHang) == std::future_status::ready;
+  store->go_on();
+  EXPECT_TRUE(came_back);
+}
+
+TEST(StoreFailureChannel, TellsTheOthersOnceTheStoreGoesOn) {
+  const auto store = c10::make_intrusive<StoppedStore>();
+  const auto channel = make_store_failure_channel(store), other = make_store_failure_channel(store);
+  EXPECT_EQ(channel->record(kFirst), kFirst);
+  store->go_on();
+  EXPECT_THAT(other->wait_for_first(kHang), Optional(kFirst));
+}
+
+TEST(StoreFailureChannel, SaysWhatItCannotRead) {
+  const c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::HashStore>();
+  store->set("dualpipe/failure", "no record");
+  const auto first = make_store_failure_channel(store)->first();
+  ASSERT_TRUE(first);
+  EXPECT_EQ(
+      first->to_string(),
+      "rank 0 failed in the store: a failure was recorded that cannot be read: broken invariant: a failure record "
+      "has three fields");
+}
+
 TEST(Watchdog, CallsOnceWithTheFirstRecord) {
   const auto channel = make_loopback_failure_channel();
   std::atomic<int> calls = 0;

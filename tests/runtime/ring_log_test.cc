@@ -105,6 +105,11 @@ TEST(FieldReport68, RefusesADeviceThatIsNotThere) {
   EXPECT_EQ(refusal_of([] { device_of(5, 1, 1); }),
             "[device] rank 5 wants device 1 but only 1 is visible; start at most one rank per device, and let "
             "CUDA_VISIBLE_DEVICES show a rank the devices of all ranks of its machine");
+  EXPECT_EQ(refusal_of([] {
+              check_claims({{"a", 0, 1, ""}, {"a", 1, 1, ""}});
+            }),
+            "[device] rank 1 wants device 1 but only 1 is visible; start at most one rank per device, and let "
+            "CUDA_VISIBLE_DEVICES show a rank the devices of all ranks of its machine");
 }
 
 // --- what is not finite

@@ -65,9 +65,7 @@ SaveReport CheckpointWriter::write(const TrainingPosition& position, std::chrono
 
 void CheckpointWriter::make_folder(const fs::path& folder) {
   std::error_code error;
-  if (fs::create_directories(save_, error)) {
-    sync_folder(fs::absolute(save_).parent_path());
-  }
+  make_folders_durably(save_, error);
   if (!error) {
     fs::remove_all(folder, error);
   }

@@ -19,10 +19,14 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::seconds kSavePatience{1800};
+constexpr std::chrono::seconds kBehindTheWatch{60};  // Which says whom the others wait for.
+
 RankExchange exchange_over(const TrainContext& context, const c10::intrusive_ptr<c10d::Store>& store,
-                           const std::string& prefix) {
+                           const std::string& prefix, std::function<void(bool waits)> set_waits) {
   return RankExchange(c10::make_intrusive<c10d::PrefixStore>("checkpoint/" + prefix, store), context.parallel.rank(),
-                      context.parallel.world_size(), std::chrono::seconds(context.config.timeout_s));
+                      context.parallel.world_size(), save_patience(context.config) + kBehindTheWatch,
+                      std::move(set_waits));
 }
 
 // A master that is the parameter once more is not saved.
@@ -60,11 +64,15 @@ bool are_one_folder(const fs::path& a, const fs::path& b) {
 
 }  // namespace
 
+std::chrono::seconds save_patience(const Config& config) {
+  return std::max(std::chrono::seconds(config.step_patience()), kSavePatience);
+}
+
 Checkpoints::Checkpoints(Run run) : run_(std::move(run)) {
   if (config().save.empty() && config().load.empty()) {
     return;
   }
-  exchange_.emplace(exchange_over(run_.context, run_.context.store, "main"));
+  exchange_.emplace(exchange_over(run_.context, run_.context.store, "main", run_.set_waits));
   held_.emplace(run_.chunks, run_.optimizer, run_.context.parallel);
   exchange_plan();
 }
@@ -108,8 +116,10 @@ void Checkpoints::make_writer(const std::vector<std::vector<HeldBox>>& by_rank) 
     mine.push_back(saved.at(index));
   }
   snapshot_.emplace(std::move(mine), config().async_save);
-  writer_.emplace(config().save, config().checkpoints_to_keep, exchange_over(run_.context, run_.store, "save"),
-                  std::move(base), std::move(writes), snapshot_->forms());
+  RankExchange exchange =
+      exchange_over(run_.context, run_.store, "save", [this](bool waits) { set_saver_waits(waits); });
+  writer_.emplace(config().save, config().checkpoints_to_keep, std::move(exchange), std::move(base), std::move(writes),
+                  snapshot_->forms());
 }
 
 TrainingPosition Checkpoints::load() {
@@ -246,8 +256,22 @@ void Checkpoints::save(const TrainingPosition& position) {
 void Checkpoints::finish() { collect(); }
 
 void Checkpoints::collect() {
-  if (under_way_.valid()) {
-    run_.say(print_report(under_way_.get()));
+  if (!under_way_.valid()) {
+    return;
+  }
+  while (under_way_.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+    run_.set_waits(saver_waits_);
+  }
+  run_.set_waits(false);
+  run_.say(print_report(under_way_.get()));
+}
+
+// On the main thread, or on one that the main thread may wait for in collect().
+void Checkpoints::set_saver_waits(bool waits) {
+  if (config().async_save) {
+    saver_waits_ = waits;
+  } else {
+    run_.set_waits(waits);
   }
 }
 

@@ -11,6 +11,8 @@
 #include <torch/optim/optimizer.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
@@ -26,10 +28,14 @@
 
 namespace pretrain_gpt {
 
+// How long a rank may read or write its share, and the others wait for it: disks may take longer than steps.
+std::chrono::seconds save_patience(const Config& config);
+
 class Checkpoints {
  public:
   // The run's parts; all outlive this. `store`: a client of its own for the thread that saves, null where
-  // `config.save` is empty. `say` takes lines for the log, on this rank's main thread.
+  // `config.save` is empty. On this rank's main thread `say` takes lines for the log, and `set_waits` is told when it
+  // begins and ends to wait for other ranks, or for a thread that does.
   struct Run {
     const TrainContext& context;
     std::vector<GptChunk*> chunks;
@@ -37,6 +43,7 @@ class Checkpoints {
     std::int64_t num_tokens = 0;  // Of the data set.
     c10::intrusive_ptr<c10d::Store> store;
     std::function<void(const std::string& line)> say;
+    std::function<void(bool waits)> set_waits = [](bool) {};
   };
 
   // Collective where `save` or `load` is set, and nothing where not.
@@ -59,6 +66,7 @@ class Checkpoints {
 
  private:
   const Config& config() const { return run_.context.config; }
+  void set_saver_waits(bool waits);
   Manifest base_manifest() const;
   void exchange_plan();
   void make_writer(const std::vector<std::vector<HeldBox>>& by_rank);
@@ -75,6 +83,7 @@ class Checkpoints {
   std::optional<Snapshot> snapshot_;
   std::optional<CheckpointWriter> writer_;
   std::optional<TrainingPosition> saved_;  // Last one that was saved or loaded.
+  std::atomic<bool> saver_waits_{false};   // The thread that saves: for other ranks.
   std::future<SaveReport> under_way_;      // Behind what its thread uses.
 };
 

@@ -74,6 +74,27 @@ void sync_folder(const std::filesystem::path& folder) {
   }
 }
 
+std::vector<std::filesystem::path> make_folders(const std::filesystem::path& folder, std::error_code& error) {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> changed;
+  fs::path missing = fs::absolute(folder).lexically_normal();
+  if (!missing.has_filename()) {
+    missing = missing.parent_path();  // "a/b/"
+  }
+  for (std::error_code none; missing.has_relative_path() && !fs::exists(missing, none);
+       missing = missing.parent_path()) {
+    changed.insert(changed.begin(), missing.parent_path());
+  }
+  fs::create_directories(folder, error);
+  return error ? std::vector<fs::path>() : changed;
+}
+
+void make_folders_durably(const std::filesystem::path& folder, std::error_code& error) {
+  for (const std::filesystem::path& changed : make_folders(folder, error)) {
+    sync_folder(changed);
+  }
+}
+
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (std::filesystem::exists(std::filesystem::symlink_status(to))) {
     refuse(to, "something of this name is there");

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <system_error>
+#include <vector>
 
 namespace pretrain_gpt {
 
@@ -32,6 +34,13 @@ void write_durably(const std::filesystem::path& path, const std::string& text);
 
 // What a folder lists is a thing of its own.
 void sync_folder(const std::filesystem::path& folder);
+
+// Makes a folder and all those above it that are missing. Gives the folders in which one was made, the outermost first:
+// each lists something new. `error` is of std::filesystem.
+std::vector<std::filesystem::path> make_folders(const std::filesystem::path& folder, std::error_code& error);
+
+// The same, on the disk.
+void make_folders_durably(const std::filesystem::path& folder, std::error_code& error);
 
 // Both are in the same folder, and `to` is not there.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);

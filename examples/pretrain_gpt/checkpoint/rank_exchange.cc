@@ -7,8 +7,12 @@
 namespace pretrain_gpt {
 
 RankExchange::RankExchange(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
-                           std::chrono::milliseconds timeout)
-    : store_(std::move(store)), rank_(rank), world_size_(world_size), timeout_(timeout) {}
+                           std::chrono::milliseconds timeout, std::function<void(bool waits)> set_waits)
+    : store_(std::move(store)),
+      rank_(rank),
+      world_size_(world_size),
+      timeout_(timeout),
+      set_waits_(std::move(set_waits)) {}
 
 std::vector<std::string> RankExchange::gather(const std::string& text) {
   const std::int64_t call = calls_++;
@@ -40,7 +44,9 @@ std::string RankExchange::broadcast(const std::string& text) {
 }
 
 std::string RankExchange::take(const std::string& key) {
+  set_waits_(true);
   store_->wait({key}, timeout_);
+  set_waits_(false);
   std::string text = store_->get_to_str(key);
   store_->deleteKey(key);
   return text;

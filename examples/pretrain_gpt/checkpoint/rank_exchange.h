@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,10 @@ namespace pretrain_gpt {
 class RankExchange {
  public:
   // Each rank makes the same calls in the same order. `store` is under a prefix that nothing else uses; a call waits at
-  // most `timeout` for another rank.
-  RankExchange(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, std::chrono::milliseconds timeout);
+  // most `timeout` for another rank. `set_waits` is told when such a wait begins and ends.
+  RankExchange(
+      c10::intrusive_ptr<c10d::Store> store, int rank, int world_size, std::chrono::milliseconds timeout,
+      std::function<void(bool waits)> set_waits = [](bool) {});
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
@@ -37,6 +40,7 @@ class RankExchange {
   c10::intrusive_ptr<c10d::Store> store_;
   int rank_, world_size_;
   std::chrono::milliseconds timeout_;
+  std::function<void(bool waits)> set_waits_;
   std::int64_t calls_ = 0;
 };
 

@@ -35,9 +35,7 @@ ExitCode exit_code_of(const std::exception& error) {
   if (dynamic_cast<const CheckpointError*>(&error) != nullptr) {
     return ExitCode::kCheckpoint;
   }
-  // UserError, and what schedules from outside refuse a configuration with.
-  return dynamic_cast<const std::invalid_argument*>(&error) != nullptr ? ExitCode::kConfiguration
-                                                                       : ExitCode::kException;
+  return dynamic_cast<const UserError*>(&error) != nullptr ? ExitCode::kConfiguration : ExitCode::kException;
 }
 
 }  // namespace pretrain_gpt

@@ -10,8 +10,12 @@
 #include <future>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "examples/pretrain_gpt/failures/blame.h"
 #include "examples/pretrain_gpt/failures/last_words.h"
+#include "examples/pretrain_gpt/failures/old_logs.h"
+#include "examples/pretrain_gpt/failures/within.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -35,31 +39,11 @@ constexpr milliseconds kKillDelay = 300ms;       // Of a stopped rank, so that t
 constexpr milliseconds kSilentStore = 1200ms;    // Beyond the patience, where no record comes.
 constexpr milliseconds kOneSignal = 50ms;        // A launcher and a terminal may both send the same.
 constexpr milliseconds kStopPatience = 27s;      // From a signal to leaving without an end of the step.
+constexpr milliseconds kPartingPatience = 2s;    // For a store that is no longer needed.
+constexpr milliseconds kHostPatience = 10s;      // For ranks that have yet to hear that all are there, by a line.
 constexpr milliseconds kLongWait = 24h;
 
 std::string key_of_beat(int rank) { return fmt::format("beat/{}", rank); }
-
-// Nothing where it takes longer, or throws: a thread that is stuck in a store is left behind, as the process ends.
-template <typename Result>
-std::optional<Result> within(milliseconds bound, std::function<Result()> call) {
-  const auto done = std::make_shared<std::promise<Result>>();
-  std::future<Result> result = done->get_future();
-  std::thread([done, call = std::move(call)] {
-    try {
-      done->set_value(call());
-    } catch (...) {
-      done->set_exception(std::current_exception());
-    }
-  }).detach();
-  if (result.wait_for(bound) != std::future_status::ready) {
-    return std::nullopt;
-  }
-  try {
-    return result.get();
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
-}
 
 void wait_for_count(Board& board, const char* key, int count, milliseconds bound) {
   const auto end = std::chrono::steady_clock::now() + bound;
@@ -68,13 +52,31 @@ void wait_for_count(Board& board, const char* key, int count, milliseconds bound
   }
 }
 
+// Nothing of what cannot be read.
+std::optional<Beat> read_beat(Board& board, int rank) {
+  const auto text = board.get(key_of_beat(rank));
+  try {
+    return text ? std::optional(beat_from_text(*text)) : std::nullopt;
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+}
+
 Beats read_beats(Board& board, int world_size) {
   Beats beats;
   for (int rank = 0; rank < world_size; ++rank) {
-    const auto text = board.get(key_of_beat(rank));
-    beats.push_back(text ? std::optional(beat_from_text(*text)) : std::nullopt);
+    beats.push_back(read_beat(board, rank));
   }
   return beats;
+}
+
+// What others have written: anybody who reaches the port can.
+Failure read_failure(const std::string& text) {
+  try {
+    return failure_from_text(text);
+  } catch (const std::exception&) {
+    return {{}, ExitCode::kPeerLost, "", fmt::format("a failure was recorded that cannot be read: {:.200}", text)};
+  }
 }
 
 Descriptor block_signals() {
@@ -91,7 +93,7 @@ std::string own_place(const Standing& standing) { return standing.place == "the 
 }  // namespace
 
 void report_from_outside(const OpenBoard& open_board, const Failure& failure) {
-  within<std::string>(2s, [=] { return open_board(2s)->set_first(kRecord, to_text(failure)); });
+  within(2s, [=] { return open_board(2s)->set_first(kRecord, to_text(failure)); });
 }
 
 FailureWatch::FailureWatch(int rank, int world_size)
@@ -103,16 +105,28 @@ FailureWatch::FailureWatch(int rank, int world_size)
   guard_ = std::thread([this] { guard(); });
 }
 
-FailureWatch::~FailureWatch() { stop(); }
+// The guard keeps the bounds as long as the other thread may be waiting for a store.
+FailureWatch::~FailureWatch() {
+  beat_ends_ = true;
+  if (beat_.joinable()) {
+    beat_.join();
+  }
+  guard_ends_ = true;
+  guard_.join();
+}
 
-void FailureWatch::set_folder(std::filesystem::path folder) { folder_ = std::move(folder); }
+void FailureWatch::set_folder(std::filesystem::path folder) {
+  remove_old_logs(folder, rank_, world_size_);
+  const std::lock_guard lock(mutex_);
+  folder_ = std::move(folder);
+}
 
 void FailureWatch::join(WatchLinks links) {
   if (world_size_ == 1) {
     return;
   }
   {
-    const std::lock_guard lock(links_mutex_);
+    const std::lock_guard lock(mutex_);
     links_ = std::move(links);
   }
   answered_at_ = Clock::now().time_since_epoch().count();
@@ -122,23 +136,14 @@ void FailureWatch::join(WatchLinks links) {
 
 void FailureWatch::attach(std::unique_ptr<Lifeline> lifeline) {
   if (lifeline) {
-    const std::lock_guard lock(links_mutex_);
+    const std::lock_guard lock(mutex_);
     links_.lifeline = std::move(lifeline);
   }
 }
 
 void FailureWatch::set_host(const ProcessIdentity& process) {
-  const std::lock_guard lock(links_mutex_);
+  const std::lock_guard lock(mutex_);
   links_.host = process;
-}
-
-void FailureWatch::stop() {
-  stopping_ = true;
-  for (std::thread* thread : {&guard_, &beat_}) {
-    if (thread->joinable()) {
-      thread->join();
-    }
-  }
 }
 
 // --- the thread with the store client
@@ -148,18 +153,18 @@ void FailureWatch::beat() {
   const ProcessIdentity process = this_process();
   try {
     const std::unique_ptr<Board> board = links_.open_board(kLongWait);
-    for (std::uint64_t number = 0; !stopping_; ++number) {
+    for (std::uint64_t number = 0; !beat_ends_ && !finished_; ++number) {
       beat_once(*board, number, process);
       if (still() > progress_.patience()) {
         judge(*board, number, process);
       }
       std::this_thread::sleep_for(interval);
     }
-  } catch (const std::exception& error) {
-    if (stopping_) {
+  } catch (const std::exception&) {
+    std::this_thread::sleep_for(kEchoPatience);  // A broken line says more, and rank 0's farewell all.
+    if (beat_ends_ || finished_) {
       return;
     }
-    std::this_thread::sleep_for(kEchoPatience);  // A broken line says more.
     const std::string host = links_.rank_0_is_host ? "rank 0" : "the launcher";
     const std::optional<int> rank = links_.rank_0_is_host ? std::optional(0) : std::nullopt;
     claim_exit();
@@ -181,7 +186,7 @@ void FailureWatch::look_for_record(Board& board) {
       board.add(kReaders, 1);
     }
     claim_exit();
-    leave(failure_from_text(*record), "");
+    leave(read_failure(*record), "");
   }
 }
 
@@ -204,22 +209,32 @@ milliseconds FailureWatch::still() const {
 // --- the thread that waits for nobody
 
 void FailureWatch::guard() {
-  while (!stopping_) {
-    std::vector<int> descriptors{signals_.get()};
-    {
-      const std::lock_guard lock(links_mutex_);
-      if (links_.lifeline) {
-        links_.lifeline->add_to(descriptors);
-      }
+  try {
+    while (!guard_ends_) {
+      guard_once();
     }
-    std::vector<pollfd> waiting;
-    for (const int descriptor : descriptors) {
-      waiting.push_back({descriptor, POLLIN, 0});
+  } catch (const std::exception& error) {
+    exit_with_error(rank_, fmt::format("the watch of this rank has failed: {}", error.what()), ExitCode::kException);
+  }
+}
+
+void FailureWatch::guard_once() {
+  std::vector<int> descriptors{signals_.get()};
+  {
+    const std::lock_guard lock(mutex_);
+    if (links_.lifeline) {
+      links_.lifeline->add_to(descriptors);
     }
-    ::poll(waiting.data(), waiting.size(), static_cast<int>(kGuardInterval.count()));
-    note_progress();
-    hear_signals();
-    hear_lifeline();
+  }
+  std::vector<pollfd> waiting;
+  for (const int descriptor : descriptors) {
+    waiting.push_back({descriptor, POLLIN, 0});
+  }
+  ::poll(waiting.data(), waiting.size(), static_cast<int>(kGuardInterval.count()));
+  note_progress();
+  hear_signals();
+  hear_lifeline();
+  if (!finished_) {
     keep_bounds();
   }
 }
@@ -240,6 +255,10 @@ void FailureWatch::hear_signals() {
 }
 
 void FailureWatch::on_signal() {
+  if (finished_) {
+    hurried_ = true;
+    return;
+  }
   const Clock::time_point now = Clock::now();
   if (first_signal_ && now - *first_signal_ > kOneSignal) {
     leave_preempted("left at a second signal; nothing was saved since the last checkpoint");
@@ -254,14 +273,18 @@ void FailureWatch::on_signal() {
 void FailureWatch::hear_lifeline() {
   LifelineNews news;
   {
-    const std::lock_guard lock(links_mutex_);
+    const std::lock_guard lock(mutex_);
     if (links_.lifeline) {
       news = links_.lifeline->news();
     }
   }
+  finished_ = finished_ || news.farewell;
+  if (finished_) {
+    return;
+  }
   if (news.words) {
     claim_exit();
-    leave(failure_from_text(*news.words), "");
+    leave(read_failure(*news.words), "");
   }
   if (!news.lost.empty()) {
     lost(news.lost.front());
@@ -290,14 +313,18 @@ void FailureWatch::keep_bounds() {
     claim_exit();
     Failure failure{host, ExitCode::kTimeout, "",
                     "the store that all ranks share does not answer: its host is stopped or lost"};
-    if (const std::lock_guard lock(links_mutex_); links_.host) {
+    if (const std::lock_guard lock(mutex_); links_.host) {
       failure.stopped.push_back(*links_.host);
     }
     leave(failure, fmt::format("no progress in {}", progress_.now().place));
   }
-  if (!joined_ && world_size_ == 1 && still() > progress_.patience()) {
-    fail({rank_, ExitCode::kTimeout, progress_.now().place, "it got no further within step_timeout"});
+  if (joined_ || still() <= progress_.patience()) {
+    return;
   }
+  if (world_size_ > 1) {
+    fail({rank_, ExitCode::kStart, "", "the ranks did not meet in time: the store that they share does not answer"});
+  }
+  fail({rank_, ExitCode::kTimeout, progress_.now().place, "it got no further within step_timeout"});
 }
 
 void FailureWatch::leave_preempted(const std::string& why) {
@@ -307,7 +334,9 @@ void FailureWatch::leave_preempted(const std::string& why) {
 // --- leaving
 
 void FailureWatch::claim_exit() {
-  if (exiting_.exchange(true)) {
+  const std::thread::id self = std::this_thread::get_id();
+  std::thread::id other;
+  if (!exits_.compare_exchange_strong(other, self) && other != self) {
     std::this_thread::sleep_for(1h);
   }
 }
@@ -317,18 +346,18 @@ Failure FailureWatch::recorded(const Failure& failure, bool looks_up_place) cons
   if (!joined_) {
     return failure;
   }
-  const std::function<std::string()> offer = [open = links_.open_board, failure, looks_up_place] {
+  const auto offer = [open = links_.open_board, failure, looks_up_place] {
     // A client of its own: another thread's may be in the middle of a call that has failed.
     const std::unique_ptr<Board> board = open(kRecordPatience);
     Failure offered = failure;
     if (looks_up_place && failure.rank) {
-      const auto beat = board->get(key_of_beat(*failure.rank));
-      offered.place = beat ? own_place(beat_from_text(*beat).standing) : "";
+      const auto beat = read_beat(*board, *failure.rank);
+      offered.place = beat ? own_place(beat->standing) : "";
     }
     return board->set_first(kRecord, to_text(offered));
   };
   const std::optional<std::string> record = within(kRecordPatience, offer);
-  return record ? failure_from_text(*record) : failure;
+  return record ? read_failure(*record) : failure;
 }
 
 void FailureWatch::fail(const std::exception& error) {
@@ -363,10 +392,11 @@ void FailureWatch::leave(const Failure& failure, const std::string& own) {
   for (const ProcessIdentity& process : failure.stopped) {
     end_if_here(process);
   }
-  if (!folder_.empty()) {
-    progress_.write_log(folder_, to_text(failure));
+  std::function<void()> write_log;
+  if (const std::lock_guard lock(mutex_); !folder_.empty()) {
+    write_log = [this, folder = folder_, text = to_text(failure)] { progress_.write_log(folder, text); };
   }
-  exit_with_error(rank_, describe(failure, rank_, own), exit_code_for(failure, rank_));
+  exit_with_error(rank_, describe(failure, rank_, own), exit_code_for(failure, rank_), write_log);
 }
 
 void FailureWatch::tell_others(const Failure& failure) {
@@ -374,14 +404,14 @@ void FailureWatch::tell_others(const Failure& failure) {
     return;
   }
   bool told = false;
-  if (const std::lock_guard lock(links_mutex_); links_.lifeline) {
+  if (const std::lock_guard lock(mutex_); links_.lifeline) {
     links_.lifeline->tell_all(to_text(failure));
     told = links_.lifeline->reaches_all();
   }
   if (links_.is_host && !told) {
     const bool is_late = training_ || failure.code == ExitCode::kPreempted;
     const milliseconds patience = is_late ? kReaderPatience : kStartPatience;
-    within<bool>(patience, [open = links_.open_board, count = world_size_, patience] {
+    within(patience, [open = links_.open_board, count = world_size_, patience] {
       const std::unique_ptr<Board> board = open(kRecordPatience);
       board->add(kReaders, 1);
       wait_for_count(*board, kReaders, count, patience);
@@ -390,22 +420,66 @@ void FailureWatch::tell_others(const Failure& failure) {
   }
 }
 
-void FailureWatch::finish() {
-  if (world_size_ == 1) {
-    stop();
+// --- the regular end
+
+void FailureWatch::finish(milliseconds patience, ExitCode code, const std::string& message) {
+  if (world_size_ > 1) {
+    progress_.enter("the end", patience, /*waits=*/true);
+    wait_until_all_are_here();
+    part();
+  }
+  claim_exit();
+  if (code == ExitCode::kOk) {
+    exit_done();
+  }
+  exit_with_error(rank_, message, code);
+}
+
+// Rank 0 says farewell once all are here, and takes the store with it: who hears that need not hear it from the store.
+void FailureWatch::wait_until_all_are_here() {
+  try {
+    auto all_are_here = aside([open = links_.open_board, count = world_size_] {
+      const std::unique_ptr<Board> board = open(kLongWait);
+      board->add(kFinished, 1);
+      wait_for_count(*board, kFinished, count, kLongWait);
+      return true;
+    });
+    while (!finished_ && all_are_here.wait_for(20ms) != std::future_status::ready) {
+    }
+    finished_ = finished_ || all_are_here.get();
     return;
+  } catch (const std::exception&) {
+    std::this_thread::sleep_for(kEchoPatience);
   }
-  progress_.enter("the end", progress_.patience(), /*waits=*/true);
-  const std::unique_ptr<Board> board = links_.open_board(kLongWait);
-  board->add(kFinished, 1);
-  wait_for_count(*board, kFinished, world_size_, kLongWait);
-  stop();
-  if (links_.lifeline) {
-    links_.lifeline->say_farewell();
+  if (!finished_) {
+    fail(PeerLost("the store that all ranks share was lost at the end of the run"));
   }
-  board->add(kLeft, 1);
-  if (links_.is_host) {
-    wait_for_count(*board, kLeft, world_size_, 10s);
+}
+
+// The host waits for all to know it; longer for those that hear of it from its store alone.
+void FailureWatch::part() {
+  milliseconds bound = kPartingPatience;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool has_lines = links_.lifeline && links_.lifeline->reaches_all();
+    if (links_.lifeline) {
+      links_.lifeline->say_farewell();
+    }
+    if (links_.is_host) {
+      bound = has_lines ? kHostPatience : std::max(kHostPatience, progress_.patience());
+    }
+  }
+  try {
+    const auto parted = aside([open = links_.open_board, count = links_.is_host ? world_size_ : 0, bound] {
+      const std::unique_ptr<Board> board = open(bound);
+      board->add(kLeft, 1);
+      wait_for_count(*board, kLeft, count, bound);
+    });
+    const Clock::time_point end = Clock::now() + bound;
+    while (!hurried_ && Clock::now() < end && parted.wait_for(20ms) != std::future_status::ready) {
+    }
+  } catch (const std::system_error&) {
+    return;  // No thread is to be had: the host waits for this rank in vain.
   }
 }
 

@@ -48,7 +48,7 @@ class FailureWatch {
   FailureWatch(int rank, int world_size);
   ~FailureWatch();
 
-  // Where logs are written on failure; a folder that is there.
+  // Where logs are written on failure; a folder that is there. Those of an earlier attempt are removed.
   void set_folder(std::filesystem::path folder);
   // From now on failures of others are heard of.
   void join(WatchLinks links);
@@ -66,14 +66,18 @@ class FailureWatch {
   [[noreturn]] void fail(const std::exception& error);
   [[noreturn]] void fail(Failure failure, const std::string& own = "");
 
-  // The regular end, collective: returns once every rank is here; the host of the store returns last.
-  void finish();
+  // The regular end, collective: ends the process once every rank is here, the host of the store last. `patience`: for
+  // the others to come. With kOk as exit_done(), else as exit_with_error() (last_words.h). From the moment at which all
+  // are here nothing is a failure any more, and the rest takes seconds, whatever the store and the others do.
+  [[noreturn]] void finish(std::chrono::milliseconds patience, ExitCode code = ExitCode::kOk,
+                           const std::string& message = "");
 
  private:
   using Clock = std::chrono::steady_clock;
 
   void beat();   // The thread with the store client.
   void guard();  // The other.
+  void guard_once();
   void beat_once(Board& board, std::uint64_t number, const ProcessIdentity& process);
   void look_for_record(Board& board);
   void note_progress();
@@ -92,14 +96,20 @@ class FailureWatch {
   void claim_exit();  // One thread ends the process; another that wants to waits for that.
   [[noreturn]] void leave(const Failure& failure, const std::string& own);
   void tell_others(const Failure& failure);
-  void stop();
+
+  void wait_until_all_are_here();
+  void part();
 
   const int rank_, world_size_;
   Progress progress_;
-  std::filesystem::path folder_;
   WatchLinks links_;
-  mutable std::mutex links_mutex_;  // Guards links_.lifeline, what that does, and links_.host.
-  std::atomic<bool> joined_{false}, training_{false}, stop_requested_{false}, stopping_{false}, exiting_{false};
+  mutable std::mutex mutex_;  // Guards links_.lifeline, what that does, links_.host and folder_.
+  std::filesystem::path folder_;
+  std::atomic<bool> joined_{false}, training_{false}, stop_requested_{false};
+  std::atomic<bool> finished_{false};  // Every rank has come to the end.
+  std::atomic<bool> hurried_{false};   // By a signal behind that.
+  std::atomic<bool> beat_ends_{false}, guard_ends_{false};
+  std::atomic<std::thread::id> exits_{};              // The thread that ends the process.
   std::atomic<Clock::rep> changed_at_, answered_at_;  // Of clock readings: this rank's standing; the store.
   std::uint64_t changes_ = 0;                         // The guard's: when it last looked.
   std::optional<Clock::time_point> first_signal_;     // The guard's.

@@ -121,6 +121,7 @@ class LifelineEnd : public Lifeline {
     said_ += heard.text;
     closed_ = heard.closed;
     const bool bids_farewell = said_ == kFarewell;
+    news.farewell = bids_farewell;
     if (!bids_farewell && said_.ends_with('\n')) {
       news.words = said_.substr(0, said_.size() - 1);
     }

@@ -34,6 +34,7 @@ class Descriptor {
 struct LifelineNews {
   std::vector<int> lost;             // Ranks whose connection has closed without a farewell.
   std::optional<std::string> words;  // From rank 0.
+  bool farewell = false;             // Rank 0 has said its own.
 };
 
 class Lifeline {

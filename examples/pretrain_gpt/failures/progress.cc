@@ -14,6 +14,12 @@ void Progress::enter(std::string part, std::chrono::milliseconds patience, bool 
   ++entered_;
 }
 
+void Progress::set_waits(bool waits) {
+  const std::lock_guard lock(mutex_);
+  entered_ += waits != waits_ ? 1 : 0;
+  waits_ = waits;
+}
+
 void Progress::follow(const ActivityLog* log) {
   const std::lock_guard lock(mutex_);
   log_ = log;

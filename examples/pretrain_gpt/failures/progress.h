@@ -29,6 +29,8 @@ class Progress {
   // "step 12". A rank that gets no further for `patience` is held up. `waits`: for the others, where the schedule's log
   // tells of no action.
   void enter(std::string part, std::chrono::milliseconds patience, bool waits = false);
+  // The same part, in which this rank begins or ends to wait for the others; each is a step forward.
+  void set_waits(bool waits);
   // What the schedule does inside of that; null: nothing is known. `log` outlives its use here.
   void follow(const ActivityLog* log);
 

@@ -132,6 +132,24 @@ TEST(CheckpointFolder, RemovesLeftoversAndSetsAside) {
   EXPECT_TRUE(fs::exists(folder.path() / "iter_0000012.damaged" / "manifest.json"));
 }
 
+// Each folder that lists something new has to be synced.
+TEST(DurableFile, MakesAFolderWithAllThatItIsIn) {
+  const Folder folder;
+  const fs::path root = folder.path();
+  std::error_code error;
+  EXPECT_EQ(make_folders(root / "a/b/c", error), (std::vector<fs::path>{root, root / "a", root / "a/b"}));
+  EXPECT_TRUE(fs::is_directory(root / "a/b/c"));
+  EXPECT_EQ(make_folders(root / "a/b/c", error), std::vector<fs::path>{});
+  EXPECT_EQ(make_folders(root / "a/./d/", error), std::vector<fs::path>{root / "a"});
+  EXPECT_TRUE(fs::is_directory(root / "a/d"));
+  make_folders_durably(root / "e/f", error);
+  EXPECT_TRUE(fs::is_directory(root / "e/f"));
+  EXPECT_FALSE(error);
+  write_file(root / "file", "");
+  EXPECT_EQ(make_folders(root / "file/a", error), std::vector<fs::path>{});
+  EXPECT_TRUE(error);
+}
+
 TEST(DurableFile, NeverWritesOverAnother) {
   const Folder folder;
   const auto in = [&](const char* name) { return (folder.path() / name).string(); };

@@ -54,6 +54,28 @@ Config config_for(const Sizes& sizes, const char* dtype) {
   return config;
 }
 
+// By which the watch tells a rank at work from those that wait for it.
+TEST(RankExchange, TellsWhenItWaitsForOtherRanks) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<bool> told;
+  RankExchange first(store, 0, 2, std::chrono::seconds(60), [&](bool waits) { told.push_back(waits); });
+  RankExchange second(store, 1, 2, std::chrono::seconds(60));
+  second.gather("mine");
+  EXPECT_EQ(first.gather("own"), (std::vector<std::string>{"own", "mine"}));
+  EXPECT_EQ(told, (std::vector<bool>{true, false}));
+  EXPECT_EQ(first.broadcast("all"), "all");
+  EXPECT_EQ(second.broadcast(""), "all");
+  EXPECT_EQ(told.size(), 2U);
+}
+
+TEST(SavePatience, IsThatOfDisksOrOfLongerSteps) {
+  Config config;
+  config.timeout_s = 300;
+  EXPECT_EQ(save_patience(config), std::chrono::seconds(1800));
+  config.step_timeout = 4000;
+  EXPECT_EQ(save_patience(config), std::chrono::seconds(4000));
+}
+
 class CheckpointLayouts : public testing::TestWithParam<const char*> {};
 
 TEST_P(CheckpointLayouts, LoadUnderEveryOther) {
