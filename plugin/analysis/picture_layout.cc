@@ -12,13 +12,14 @@ constexpr double kLeftMargin = 52;   // Rank labels.
 constexpr double kRightMargin = 60;  // Idle shares.
 constexpr double kLeastWidth = 960;
 constexpr double kMostWidth = 1800;
-constexpr double kMostWidthOfManyRanks = 2400;  // Beyond kFewRanks, where a picture is high as well.
+constexpr double kMostWidthOfManyRanks = 4800;  // Beyond kFewRanks, where a picture is high as well.
+constexpr double kMostWidthWithoutNumbers = 2400;
 constexpr int kFewRanks = 32;
-constexpr double kLanesHeight = 900;
+constexpr double kLanesHeight = 1152;  // Of 64 lanes that are high enough for a number of three digits.
 constexpr double kMostPitch = 28;
 constexpr double kLeastPitch = 3;
 constexpr double kMostFont = 12;
-constexpr double kLeastFont = 4;  // Read by zooming in.
+constexpr double kLeastFont = 7;  // Smaller numbers are left out.
 constexpr double kComfortableFont = 10;
 constexpr double kTickDistance = 64;
 
@@ -53,16 +54,31 @@ double width_of_number(const CellStatistics& cells, double font) {
   return text_width(std::to_string(cells.most_microbatch), font) + 3;
 }
 
-double natural_width(const CellStatistics& cells, double makespan, int ranks) {
-  const double most = ranks > kFewRanks ? kMostWidthOfManyRanks : kMostWidth;
-  const double per_unit = cells.median > 0 ? (width_of_number(cells, kComfortableFont) + 3) / cells.median : 0;
-  return std::round(std::clamp(makespan * per_unit + kLeftMargin + kRightMargin, kLeastWidth, most));
-}
-
 // The largest font whose numbers fit into `along` in the direction of reading and `across` it.
 double fitting_font(const CellStatistics& cells, double along, double across) {
   const double by_length = (along - 2) / text_width(std::to_string(cells.most_microbatch), 1);
   return std::min({by_length, across - 1, kMostFont});
+}
+
+struct Room {
+  double cell = 0;  // Pixels that a cell takes for its number.
+  double most = 0;  // Of the picture.
+};
+
+// Numbers are read flat where lanes are few, else from below, which needs less width, where lanes are high enough.
+Room natural_room(const CellStatistics& cells, const Layout& layout) {
+  const double flat = width_of_number(cells, kComfortableFont) + 3;
+  if (layout.ranks <= kFewRanks) {
+    return {flat, kMostWidth};
+  }
+  const double upright = std::min(fitting_font(cells, layout.lane, kMostFont), kComfortableFont);
+  return upright >= kLeastFont ? Room{upright + 1, kMostWidthOfManyRanks} : Room{flat, kMostWidthWithoutNumbers};
+}
+
+double natural_width(const CellStatistics& cells, double makespan, const Layout& layout) {
+  const Room room = natural_room(cells, layout);
+  const double per_unit = cells.median > 0 ? room.cell / cells.median : 0;
+  return std::round(std::clamp(makespan * per_unit + kLeftMargin + kRightMargin, kLeastWidth, room.most));
 }
 
 void choose_font(const CellStatistics& cells, Layout& layout) {
@@ -106,12 +122,12 @@ Layout lay_out(const Timeline& timeline, int width, double header, double footer
   const double makespan = timeline.makespan();
   Layout layout;
   layout.ranks = static_cast<int>(timeline.ranks.size());
-  layout.width = width > 0 ? width : natural_width(cells, makespan, layout.ranks);
+  layout.pitch = rounded(std::clamp(kLanesHeight / std::max(layout.ranks, 1), kLeastPitch, kMostPitch));
+  layout.lane = layout.pitch >= 8 ? rounded(layout.pitch * 0.88) : layout.pitch;
+  layout.width = width > 0 ? width : natural_width(cells, makespan, layout);
   layout.left = kLeftMargin;
   layout.right = layout.width - kRightMargin;
   layout.scale = makespan > 0 ? (layout.right - layout.left) / makespan : 0;
-  layout.pitch = rounded(std::clamp(kLanesHeight / std::max(layout.ranks, 1), kLeastPitch, kMostPitch));
-  layout.lane = layout.pitch >= 8 ? rounded(layout.pitch * 0.88) : layout.pitch;
   layout.top = header + (layout.has_upper_axis() ? 20 : 0);
   layout.height = layout.bottom() + footer;
   layout.tick = layout.scale > 0 ? choose_tick(layout.scale) : 0;

@@ -15,7 +15,7 @@
 namespace dualpipe::analysis {
 
 // Refuses what is no JSON, a key that stands twice in an object, numbers that no double holds, and more than `deepest`
-// objects and lists in each other.
+// objects and lists in each other. NaN and Infinity, which are no JSON, are told as numbers are, with their key.
 nlohmann::json parse_strict(std::string_view text, const std::string& file, int deepest);
 
 // One object of the file; refers to the parsed value, which must outlive it.

@@ -15,6 +15,7 @@
 #include "plugin/cli/host.h"
 #include "plugin/cli/output.h"
 #include "plugin/cli/run_rounds.h"
+#include "plugin/cli/validators.h"
 #include "plugin/compare/comparison.h"
 #include "plugin/compare/comparison_json.h"
 #include "plugin/compare/comparison_table.h"
@@ -106,19 +107,23 @@ void remove_results(const fs::path& folder) {
 
 void make_folder(const AbOptions& options) {
   const fs::path folder = options.output;
+  require(!options.output.empty(), "-o must be a folder, got ''; for example -o output/ab");
   try {
     require(!fs::exists(folder) || fs::is_directory(folder),
-            fmt::format("-o must be a folder, got the file '{}'", options.output));
+            fmt::format("-o must be a folder, got the file '{}'; for example -o output/ab", options.output));
     require(options.force || !fs::exists(folder) || fs::is_empty(folder),
             fmt::format("-o must be a new or an empty folder, got '{}' with files in it; --force replaces the "
                         "comparison that is there",
                         options.output));
     remove_results(folder);
     fs::create_directories(folder / "runs");
-    std::ofstream(folder / "runs" / kMark) << "Runs of a comparison: dualpipe ab --force may remove this folder.\n";
+    write_output((folder / "runs" / kMark).string(), [](std::ostream& out) {
+      out << "Runs of a comparison: dualpipe ab --force may remove this folder.\n";
+    });
   } catch (const fs::filesystem_error& error) {
-    throw ScheduleError(kOrigin, fmt::format("cannot write to '{}': {}; choose another folder with -o", options.output,
-                                             error.code().message()));
+    throw ScheduleError(kOrigin, fmt::format("-o must be a folder that can be written, got '{}': {}; for example -o "
+                                             "output/ab",
+                                             options.output, error.code().message()));
   }
 }
 
@@ -202,10 +207,10 @@ void add_comparison_options(CLI::App& command, AbOptions& options) {
   command
       .add_option("--tolerance-first", compared.tolerance_first,
                   "Largest relative difference of the first loss and gradient norm")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number_of_at_least_0("1e-5"))
       ->capture_default_str();
   command.add_option("--tolerance-curve", compared.tolerance_curve, "Largest relative difference of any loss")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number_of_at_least_0("1e-3"))
       ->capture_default_str();
 }
 
@@ -223,13 +228,14 @@ void add_ab(CLI::App& app, int& status) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_option("--timeout", options->timeout, "Seconds after which a run is ended; 0: never")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number_of_at_least_0("1800"))
       ->capture_default_str();
   command->add_option("-o,--output", options->output, "New folder for the report, the figures and the runs")
       ->capture_default_str();
   command->add_flag("--force", options->force, "Replace the comparison that is in the folder");
   add_comparison_options(*command, *options);
-  command->footer("Exit code 1: a schedule failed, or losses differ by more than the tolerances (float32).");
+  command->footer(fmt::format(
+      "{}\nExit code 1: a schedule failed, or losses differ by more than the tolerances (float32).", kTrainerRunHelp));
   command->callback([command, options, &status] { status = run_ab(*command, *options); });
 }
 

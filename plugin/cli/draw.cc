@@ -58,8 +58,10 @@ void add_draw(CLI::App& app, int& status) {
   add_auto_options(*command, options->search);
   command->add_option("-o,--output", options->output, "File to write, e.g. plan.svg, instead of standard output");
   command
-      ->add_option("--width", options->width,
-                   "Pixels; by default what the numbers in the cells need, up to 1800, or 2400 for more than 32 ranks")
+      ->add_option(
+          "--width", options->width,
+          "Pixels; by default what the numbers in the cells need, up to 1800, or 4800 for more than 32 ranks; 2400 "
+          "where lanes are too low for numbers")
       ->check(CLI::Range(kLeastPictureWidth, 100000));
   command->callback([options, &status] { status = run_draw(*options); });
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "plugin/cli/validators.h"
 #include "plugin/schedule/error.h"
 
 namespace dualpipe::cli {
@@ -9,7 +10,7 @@ namespace dualpipe::cli {
 void add_host_options(CLI::App& command, Host& host, const std::string& iterations_help) {
   TrainerRun& trainer = host.trainer;
   command.add_option("--config", trainer.config, "YAML file of pretrain_gpt, the C++ trainer")
-      ->check(CLI::ExistingFile);
+      ->check(file_that_is_there("configs/gpt_moe_tiny.yaml"));
   command.add_option("--command", host.command,
                      "Command line of any other host, which takes DUALPIPE_SCHEDULE and DUALPIPE_OUTPUT from its "
                      "environment (docs/run_files.md)");

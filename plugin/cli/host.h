@@ -21,6 +21,11 @@ struct Host {
   std::string name() const { return has_trainer() ? trainer.config : command; }
 };
 
+// What --help says of a run with --config, a sentence.
+inline constexpr const char* kTrainerRunHelp =
+    "A run of --config holds the learning rate flat behind its warm-up (lr_decay_iters=1000000000, unless --set gives "
+    "another), evaluates nothing, and neither loads a checkpoint nor saves one, whatever the file says.";
+
 // --config, --command, --nproc, --iterations, --set, --program.
 void add_host_options(CLI::App& command, Host& host, const std::string& iterations_help);
 
@@ -28,8 +33,8 @@ void add_host_options(CLI::App& command, Host& host, const std::string& iteratio
 void refuse_trainer_options(const std::string& origin, const CLI::App& command);
 
 // A short run under `schedule`: the rate warms up as the file says and then stays, since there is no time to decay, nor
-// for a warm-up as long as the run, and nothing is evaluated. For the trainer `before` stands before what the user set,
-// `behind` behind it; another host knows neither.
+// for a warm-up as long as the run, and nothing is evaluated; DUALPIPE_OUTPUT keeps it from checkpoints. For the
+// trainer `before` stands before what the user set, `behind` behind it; another host knows neither.
 Job host_job(const Host& host, const std::string& schedule, const std::filesystem::path& output,
              const std::vector<std::string>& before = {}, const std::vector<std::string>& behind = {});
 

@@ -16,6 +16,7 @@
 #include "plugin/cli/schedule_options.h"
 #include "plugin/cli/summary.h"
 #include "plugin/cli/terminal.h"
+#include "plugin/cli/validators.h"
 #include "plugin/cli/verify.h"
 #include "plugin/schedule/error.h"
 #include "plugin/schedule/lower.h"
@@ -151,7 +152,7 @@ void add_plan(CLI::App& app, int& status) {
   command->add_flag("--for-torch", options->for_torch,
                     "With --format csv: the form that torch.distributed.pipelining loads as compute_comms");
   command->add_option("--width", options->width, "Columns of the grid before it continues below; 0 for one line")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_of_at_least_0("120"));
   add_colour_option(*command, options->colour);
   command->callback([options, &status] { status = run_plan(*options); });
 }

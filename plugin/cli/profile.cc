@@ -15,6 +15,7 @@
 #include "plugin/cli/output.h"
 #include "plugin/cli/profile_table.h"
 #include "plugin/cli/run_output.h"
+#include "plugin/cli/validators.h"
 #include "plugin/schedule/error.h"
 
 namespace dualpipe::cli {
@@ -177,12 +178,14 @@ void add_profile(CLI::App& app, int& status) {
       ->delimiter(',')
       ->capture_default_str();
   command->add_option("--timeout", options->timeout, "Seconds after which a run is ended; 0: never")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number_of_at_least_0("1800"))
       ->capture_default_str();
   command
       ->add_option("-o,--output", options->output, "Cost file to write; what the runs wrote stays beside it, in .runs")
       ->capture_default_str();
-  command->footer("dualpipev shows every cost at two stages per rank; it takes 2P layers and 2P micro-batches a step.");
+  command->footer(fmt::format(
+      "dualpipev shows every cost at two stages per rank; it takes 2P layers and 2P micro-batches a step.\n{}",
+      kTrainerRunHelp));
   command->callback([command, options, &status] { status = run_profile(*command, *options); });
 }
 

@@ -12,6 +12,7 @@
 #include "plugin/analysis/simulate.h"
 #include "plugin/cli/commands.h"
 #include "plugin/cli/summary.h"
+#include "plugin/cli/validators.h"
 #include "plugin/schedule/error.h"
 #include "plugin/schedule/lower.h"
 #include "plugin/schedule/registry.h"
@@ -201,7 +202,7 @@ void add_lists(CLI::App& command, ScaleOptions& options) {
       ->capture_default_str();
   command
       .add_option("--latency", options.latencies, "Time of a message between neighbours, as a part of F, with commas")
-      ->check(CLI::NonNegativeNumber)
+      ->check(number_of_at_least_0("0.5"))
       ->delimiter(',')
       ->capture_default_str();
 }

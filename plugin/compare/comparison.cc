@@ -1,6 +1,8 @@
 #include "plugin/compare/comparison.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -41,7 +43,7 @@ std::optional<std::string> find_difference(const Iterations& given, const Iterat
 
 std::optional<std::string> find_failure(const ScheduleRuns& run, const ScheduleRuns& reference, int warmup) {
   if (run.failure) return run.failure;
-  if (run.rounds.empty()) return "not run: the comparison stopped before its turn";
+  if (run.rounds.empty()) return "the comparison stopped before its turn";
   const Iterations& expected = reference.rounds.front().iterations;
   for (const RunFiles& round : run.rounds) {
     if (const auto difference = find_difference(round.iterations, expected))
@@ -77,11 +79,13 @@ void add_curves(ScheduleFigures& figures, const std::vector<IterationMetrics>& i
   }
 }
 
-Estimate speed_up_of_shared(Rounds baseline, Rounds rounds, std::uint64_t seed) {
+// Nothing where a host says that iterations take no time.
+std::optional<SpeedUp> speed_up_of_shared(Rounds baseline, Rounds rounds) {
   const std::size_t shared = std::min(baseline.size(), rounds.size());
   baseline.resize(shared);
   rounds.resize(shared);
-  return speed_up(baseline, rounds, seed);
+  const SpeedUp faster = speed_up(baseline, rounds);
+  return faster.value > 0 && std::isfinite(faster.value) ? std::optional(faster) : std::nullopt;
 }
 
 void add_times(ScheduleFigures& figures, const ScheduleRuns& run, const ScheduleRuns& reference,
@@ -89,15 +93,16 @@ void add_times(ScheduleFigures& figures, const ScheduleRuns& run, const Schedule
   Rounds rounds = times_of(run, options.warmup);
   figures.ms = quartiles(joined(rounds));
   if (run.schedule == options.baseline)
-    figures.speedup = Estimate{1, 1, 1};
+    figures.speedup = SpeedUp{1, 1, 1};
   else if (reference.schedule == options.baseline)
-    figures.speedup = speed_up_of_shared(times_of(reference, options.warmup), std::move(rounds), options.seed);
+    figures.speedup = speed_up_of_shared(times_of(reference, options.warmup), std::move(rounds));
 }
 
 ScheduleFigures figures_of(const ScheduleRuns& run, const ScheduleRuns& reference, const ComparisonOptions& options) {
   ScheduleFigures figures;
   figures.schedule = run.schedule;
   figures.failure = find_failure(run, reference, options.warmup);
+  figures.not_run = !run.failure && run.rounds.empty();
   if (figures.failure) return figures;
   add_times(figures, run, reference, options);
   add_curves(figures, run.rounds.front().iterations);
@@ -124,6 +129,7 @@ Comparison compare_runs(const std::vector<ScheduleRuns>& runs, const ComparisonO
   comparison.options = options;
   const ScheduleRuns* reference = find_reference(runs, options.baseline);
   if (reference != nullptr) {
+    comparison.reference = reference->schedule;
     comparison.iterations = static_cast<int>(reference->rounds.front().iterations.size());
     for (const ScheduleRuns& run : runs)
       comparison.rounds = std::max(comparison.rounds, static_cast<int>(run.rounds.size()));

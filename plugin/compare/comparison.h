@@ -4,7 +4,6 @@
 // write leaves it empty.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,7 +27,6 @@ struct ComparisonOptions {
   int warmup = 3;                 // First iterations of a run, which no time is taken from.
   double tolerance_first = 1e-5;  // Relative differences of the first iteration's loss and gradient norm, ...
   double tolerance_curve = 1e-3;  // ... and of every iteration's loss.
-  std::uint64_t seed = 1234;      // Of the bootstrap.
 };
 
 // What one rank did in a step; seconds since the step's first action. Where it is simulated, spans alone.
@@ -38,15 +36,17 @@ struct RankPicture {
   std::vector<Span> spans;
   std::vector<PhaseRecord> phases;
   std::vector<MemorySample> memory;
+  int pipeline = 0;
 };
 using StepPicture = std::vector<RankPicture>;  // All ranks, pipeline by pipeline.
 
 struct ScheduleFigures {
   std::string schedule;
-  std::optional<std::string> failure;  // Then there is nothing below.
+  std::optional<std::string> failure;  // Why there is nothing below.
+  bool not_run = false;                // Nothing failed: `failure` says why its turn did not come.
 
-  std::optional<Estimate> ms;       // Of an iteration, between quartiles.
-  std::optional<Estimate> speedup;  // Over the baseline, between the bounds of a 95 % interval.
+  std::optional<Estimate> ms;      // Of an iteration, between quartiles.
+  std::optional<SpeedUp> speedup;  // Over the baseline, in the rounds that both have.
 
   // Medians over the recorded steps, from the first action of a pipeline to its last.
   std::optional<double> pipeline_ms;
@@ -85,11 +85,12 @@ struct ScheduleFigures {
 
 struct Comparison {
   ComparisonOptions options;
-  int iterations = 0;                   // Of a run.
-  int rounds = 0;                       // Of the schedule that ran most often.
-  std::vector<ScheduleFigures> runs;    // In the order given.
-  std::vector<std::string> notes;       // What a reader has to know to judge fairly, a sentence each.
-  std::vector<std::string> mismatches;  // Differences above the tolerances; then the schedules do not train alike.
+  int iterations = 0;                    // Of a run.
+  int rounds = 0;                        // Of the schedule that ran most often.
+  std::optional<std::string> reference;  // What differences refer to; nothing where every schedule failed.
+  std::vector<ScheduleFigures> runs;     // In the order given.
+  std::vector<std::string> notes;        // What a reader has to know to judge fairly, a sentence each.
+  std::vector<std::string> mismatches;   // Differences above the tolerances; then the schedules do not train alike.
 
   bool has_failures() const;
 };

@@ -23,9 +23,14 @@ Json known(const std::vector<std::optional<double>>& values) {
   return is_any ? list : Json(nullptr);
 }
 
-Json spread(const std::optional<Estimate>& estimate, const char* middle) {
-  if (!estimate) return nullptr;
-  return {{middle, estimate->value}, {"low", estimate->low}, {"high", estimate->high}};
+Json to_json(const std::optional<Estimate>& ms) {
+  if (!ms) return nullptr;
+  return {{"median", ms->value}, {"low", ms->low}, {"high", ms->high}};
+}
+
+Json to_json(const std::optional<SpeedUp>& speedup) {
+  if (!speedup) return nullptr;
+  return {{"value", speedup->value}, {"low", or_null(speedup->low)}, {"high", or_null(speedup->high)}};
 }
 
 Json to_json(const std::vector<Span>& spans) {
@@ -57,6 +62,7 @@ Json to_json(const StepPicture& picture) {
   Json ranks = Json::array();
   for (const RankPicture& rank : picture)
     ranks.push_back({{"rank", rank.rank},
+                     {"pipeline", rank.pipeline},
                      {"stages", rank.stages},
                      {"spans", to_json(rank.spans)},
                      {"phases", to_json(rank.phases)},
@@ -65,8 +71,8 @@ Json to_json(const StepPicture& picture) {
 }
 
 void add_figures(Json& json, const ScheduleFigures& run) {
-  json["ms"] = spread(run.ms, "median");
-  json["speedup"] = spread(run.speedup, "value");
+  json["ms"] = to_json(run.ms);
+  json["speedup"] = to_json(run.speedup);
   json["bubble"] = or_null(run.bubble);
   json["exposed_ms"] = or_null(run.exposed_ms);
   json["utilization"] = or_null(run.utilization);
@@ -87,7 +93,7 @@ void add_figures(Json& json, const ScheduleFigures& run) {
 }
 
 Json to_json(const ScheduleFigures& run) {
-  Json json{{"schedule", run.schedule}, {"failure", or_null(run.failure)}};
+  Json json{{"schedule", run.schedule}, {"failure", or_null(run.failure)}, {"not_run", run.not_run}};
   add_figures(json, run);
   json["losses"] = run.failure ? Json(nullptr) : Json(run.losses);
   json["grad_norms"] = known(run.grad_norms);
@@ -108,6 +114,7 @@ std::string to_json(const Comparison& comparison) {
             {"rounds", comparison.rounds},
             {"warmup", options.warmup},
             {"baseline", options.baseline},
+            {"reference", or_null(comparison.reference)},
             {"tolerance_first", options.tolerance_first},
             {"tolerance_curve", options.tolerance_curve},
             {"notes", comparison.notes},

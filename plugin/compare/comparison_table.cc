@@ -27,10 +27,11 @@ std::string spread(const std::optional<Estimate>& ms) {
   return ms ? fmt::format("{} ({} - {})", to_ms(ms->value), to_ms(ms->low), to_ms(ms->high)) : kUnknown;
 }
 
-std::string interval(const std::optional<Estimate>& speedup) {
+std::string interval(const std::optional<SpeedUp>& speedup) {
   if (!speedup) return kUnknown;
+  if (!speedup->low) return fmt::format("{:.3f}", speedup->value);
   if (speedup->low == speedup->high && speedup->value == 1) return "1";
-  return fmt::format("{:.3f} ({:.3f} - {:.3f})", speedup->value, speedup->low, speedup->high);
+  return fmt::format("{:.3f} ({:.3f} - {:.3f})", speedup->value, *speedup->low, *speedup->high);
 }
 
 std::string share(const std::optional<double>& value) {
@@ -115,6 +116,7 @@ std::string grid(const Comparison& comparison, const std::vector<Column>& column
 }
 
 constexpr const char* kLegend =
+    "speed-up: of the medians of a round, geometric mean of the rounds that both have; its interval is of the rounds.\n"
     "pipeline, bubble, exposed, busy: medians of the recorded steps, from a pipeline's first action to its last. "
     "bubble is\n"
     "the ranks' time without an action, exposed the part of actions that waited for an exchange, busy the rest. "
@@ -139,7 +141,7 @@ std::string to_table(const Comparison& comparison) {
   std::string text =
       comparison.options.title + ": " + (comparison.rounds == 0 ? "no schedule finished\n" : figures(comparison));
   for (const ScheduleFigures& run : comparison.runs) {
-    if (run.failure) text += fmt::format("FAILED {}: {}\n", run.schedule, *run.failure);
+    if (run.failure) text += fmt::format("{} {}: {}\n", run.not_run ? "NOT RUN" : "FAILED", run.schedule, *run.failure);
   }
   for (const std::string& mismatch : comparison.mismatches) text += "DIFFERS " + mismatch + "\n";
   return text;

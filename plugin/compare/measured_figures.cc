@@ -147,6 +147,7 @@ std::vector<const MeasuredStep*> replicas_of(const std::vector<MeasuredStep>& st
 RankPicture picture_of(const MeasuredStep& step, std::size_t row, const std::vector<RankTimeline>& ranks, double zero) {
   RankPicture picture;
   picture.rank = step.ranks[row];
+  picture.pipeline = step.pipeline;
   picture.stages = ranks[step.ranks[row]].stages;
   const double later = step.began - zero;
   for (const Span& span : step.timeline.ranks[row])
@@ -174,7 +175,7 @@ StepPicture simulated_picture(const Timeline& timeline, const StepPicture& measu
   StepPicture picture;
   for (std::size_t row = 0; row < measured.size(); ++row) {
     const std::vector<Span>& spans = timeline.ranks[row % timeline.ranks.size()];
-    picture.push_back({measured[row].rank, measured[row].stages, spans, {}, {}});
+    picture.push_back({measured[row].rank, measured[row].stages, spans, {}, {}, measured[row].pipeline});
   }
   return picture;
 }

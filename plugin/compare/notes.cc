@@ -1,6 +1,9 @@
 #include "plugin/compare/notes.h"
 
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -32,21 +35,48 @@ std::string list(const Names& names) { return fmt::format("{}", fmt::join(names,
 
 const char* verb(const Names& names, const char* one, const char* many) { return names.size() == 1 ? one : many; }
 
-// Known from the name where a host wrote no timelines.
-bool holds_two_copies(const ScheduleFigures& run) {
-  return run.parameter_copies ? *run.parameter_copies > 1.5 : run.schedule == "dualpipe";
+constexpr std::array<std::string_view, 5> kWithOneCopy = {"builtin_1f1b", "1f1b", "interleaved_1f1b", "zb1p",
+                                                          "dualpipev"};
+
+// Where a host wrote no timelines, known of schedules of ours alone: a file, a search or a schedule of the host's may
+// put a stage on two ranks.
+std::optional<bool> holds_two_copies(const ScheduleFigures& run) {
+  if (run.parameter_copies) return *run.parameter_copies > 1.5;
+  if (run.schedule == "dualpipe") return true;
+  return std::ranges::find(kWithOneCopy, run.schedule) != kWithOneCopy.end() ? std::optional(false) : std::nullopt;
 }
 
 void note_copies(const Comparison& comparison, Names& notes) {
-  const Names twice = names_where(comparison, holds_two_copies);
-  const Names once = names_where(comparison, [](const ScheduleFigures& run) { return !holds_two_copies(run); });
-  if (twice.empty()) {
+  const auto names = [&](std::optional<bool> answer) {
+    return names_where(comparison, [&](const ScheduleFigures& run) { return holds_two_copies(run) == answer; });
+  };
+  const Names twice = names(true);
+  const Names once = names(false);
+  const Names unknown = names(std::nullopt);
+  if (twice.empty() && unknown.empty()) {
     if (!once.empty()) notes.push_back("Every row holds one copy of the parameters over its ranks.");
     return;
   }
-  notes.push_back(fmt::format("{} {} twice the parameters: every stage lives on two ranks.{}", list(twice),
-                              verb(twice, "holds", "hold"),
-                              once.empty() ? "" : fmt::format(" One copy: {}.", list(once))));
+  Names parts;
+  if (!twice.empty())
+    parts.push_back(fmt::format("{} {} twice the parameters: every stage lives on two ranks.", list(twice),
+                                verb(twice, "holds", "hold")));
+  if (!once.empty())
+    parts.push_back(fmt::format("One copy{}: {}.", twice.empty() ? " of the parameters" : "", list(once)));
+  if (!unknown.empty())
+    parts.push_back(fmt::format(
+        "{} for {}.", parts.empty() ? "How many copies of the parameters a row holds is not known" : "Not known",
+        list(unknown)));
+  notes.push_back(fmt::format("{}", fmt::join(parts, " ")));
+}
+
+// Of those that a speed-up is shown of, how few rounds they share with the baseline.
+void note_intervals(const Comparison& comparison, Names& notes) {
+  const Names without =
+      names_where(comparison, [](const ScheduleFigures& run) { return run.speedup && !run.speedup->low; });
+  if (!without.empty())
+    notes.push_back(fmt::format("No interval of the speed-up of {}: that takes at least {} rounds (--rounds {}).",
+                                list(without), kLeastRoundsOfInterval, kLeastRoundsOfInterval));
 }
 
 void note_chunks(const Comparison& comparison, Names& notes) {
@@ -94,9 +124,10 @@ void note_simulations(const Comparison& comparison, Names& notes) {
 }
 
 void note_baseline(const Comparison& comparison, Names& notes) {
-  if (find(comparison, comparison.options.baseline) == nullptr)
-    notes.push_back(
-        fmt::format("There are no speed-ups, since the baseline, {}, failed.", comparison.options.baseline));
+  if (find(comparison, comparison.options.baseline) != nullptr) return;
+  notes.push_back(
+      fmt::format("There are no speed-ups, since the baseline, {}, failed.{}", comparison.options.baseline,
+                  comparison.reference ? fmt::format(" Differences are those from {}.", *comparison.reference) : ""));
 }
 
 }  // namespace
@@ -104,6 +135,7 @@ void note_baseline(const Comparison& comparison, Names& notes) {
 std::vector<std::string> comparison_notes(const Comparison& comparison) {
   Names notes;
   note_baseline(comparison, notes);
+  note_intervals(comparison, notes);
   note_copies(comparison, notes);
   note_chunks(comparison, notes);
   note_absent(comparison, notes);

@@ -135,6 +135,13 @@ std::string print_rank(const RingFile& ring, double end) {
   return text + fmt::format(", since {} the end\n", ago(*now->started, end));
 }
 
+// The first of them.
+std::string print_ranks(const std::vector<int>& ranks) {
+  constexpr std::size_t kMost = 16;
+  const auto end = ranks.begin() + static_cast<std::ptrdiff_t>(std::min(ranks.size(), kMost));
+  return fmt::format("{}{}", fmt::join(ranks.begin(), end, ", "), ranks.size() > kMost ? ", ..." : "");
+}
+
 const RingFile* with_failure(const std::vector<RingFile>& rings, int rank) {
   const auto found =
       std::find_if(rings.begin(), rings.end(), [&](const RingFile& ring) { return ring.failed_rank == rank; });
@@ -171,7 +178,7 @@ std::string print_postmortem(const std::vector<RingFile>& rings) {
   const Postmortem result = examine(rings);
   const double end = end_of(rings);
   std::string text = fmt::format("{} of {} ranks left a log", rings.size(), rings.front().world_size);
-  if (!result.without_log.empty()) text += fmt::format("; none of {}", fmt::join(result.without_log, ", "));
+  if (!result.without_log.empty()) text += "; none of " + print_ranks(result.without_log);
   text += "\n" + print_failure(rings, result);
   for (const RingFile& ring : rings) text += print_rank(ring, end);
   for (const WaitingRank& waiting : result.waiting)

@@ -13,7 +13,7 @@ namespace {
 
 using compare::JsonLine;
 
-constexpr std::int64_t kMostRanks = 1 << 20;
+constexpr std::int64_t kMostRanks = 1 << 17;  // A list of those without a log is made.
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 53;
 constexpr std::string_view kBefore = "ring_rank";
 constexpr std::string_view kBehind = ".jsonl";

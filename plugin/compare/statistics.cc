@@ -2,40 +2,49 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
+#include <numbers>
+#include <numeric>
 
 #include "plugin/schedule/error.h"
 
 namespace dualpipe {
 namespace {
 
-constexpr int kSamples = 2000;
-constexpr double kTail = 0.025;
+constexpr double kConfidence = 0.95;
 
-std::vector<double> pool(const Rounds& rounds) {
-  std::vector<double> values;
-  for (const std::vector<double>& round : rounds) values.insert(values.end(), round.begin(), round.end());
-  return values;
-}
-
-// The standard fixes what the engine gives, but not what its distributions make of that.
-std::size_t draw(std::mt19937_64& random, std::size_t count) {
-  return static_cast<std::size_t>(static_cast<double>(random() >> 11) * 0x1p-53 * static_cast<double>(count));
-}
-
-void resample(const std::vector<double>& values, std::mt19937_64& random, std::vector<double>& into) {
-  for (std::size_t i = 0; i < values.size(); ++i) into.push_back(values[draw(random, values.size())]);
-}
-
-double sample_ratio(const Rounds& baseline, const Rounds& rounds, std::mt19937_64& random) {
-  std::vector<double> before;
-  std::vector<double> after;
-  for (std::size_t i = 0; i < rounds.size(); ++i) {
-    const std::size_t round = draw(random, rounds.size());
-    resample(baseline[round], random, before);
-    resample(rounds[round], random, after);
+// Within t of 0 on either side: the closed forms 26.7.3 and 26.7.4 of Abramowitz and Stegun, Handbook of Mathematical
+// Functions.
+double student_share(double t, int freedom) {
+  const double angle = std::atan(t / std::sqrt(freedom));
+  const bool is_odd = freedom % 2 == 1;
+  const double cosine = std::cos(angle);
+  double term = is_odd ? cosine : 1;
+  double sum = freedom > 1 ? term : 0;
+  for (int power = is_odd ? 3 : 2; power <= freedom - 2; power += 2) {
+    term *= cosine * cosine * (power - 1) / power;
+    sum += term;
   }
-  return median(std::move(before)) / median(std::move(after));
+  const double share = std::sin(angle) * sum;
+  return is_odd ? 2 / std::numbers::pi * (angle + share) : share;
+}
+
+// A logarithm per round.
+std::vector<double> log_ratios(const Rounds& baseline, const Rounds& rounds) {
+  std::vector<double> logs;
+  for (std::size_t i = 0; i < rounds.size(); ++i) logs.push_back(std::log(median(baseline[i]) / median(rounds[i])));
+  return logs;
+}
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double standard_error(const std::vector<double>& values) {
+  const double middle = mean(values);
+  double sum = 0;
+  for (const double value : values) sum += (value - middle) * (value - middle);
+  const auto count = static_cast<double>(values.size());
+  return std::sqrt(sum / (count - 1) / count);
 }
 
 }  // namespace
@@ -55,12 +64,28 @@ Estimate quartiles(const std::vector<double>& values) {
   return {median(values), quantile(values, 0.25), quantile(values, 0.75)};
 }
 
-Estimate speed_up(const Rounds& baseline, const Rounds& rounds, std::uint64_t seed) {
+double student_t_95(int freedom) {
+  check(freedom >= 1, "Student's t has at least one degree of freedom");
+  double low = 0;
+  double high = 16;  // 12.7 with one degree of freedom.
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    (student_share(middle, freedom) < kConfidence ? low : high) = middle;
+  }
+  return high;
+}
+
+SpeedUp speed_up(const Rounds& baseline, const Rounds& rounds) {
   check(baseline.size() == rounds.size(), "both schedules ran in every round");
-  std::mt19937_64 random(seed);
-  std::vector<double> ratios;
-  for (int i = 0; i < kSamples; ++i) ratios.push_back(sample_ratio(baseline, rounds, random));
-  return {median(pool(baseline)) / median(pool(rounds)), quantile(ratios, kTail), quantile(ratios, 1 - kTail)};
+  const std::vector<double> logs = log_ratios(baseline, rounds);
+  const double middle = mean(logs);
+  SpeedUp faster{std::exp(middle), std::nullopt, std::nullopt};
+  const int count = static_cast<int>(logs.size());
+  if (count < kLeastRoundsOfInterval) return faster;
+  const double reach = student_t_95(count - 1) * standard_error(logs);
+  faster.low = std::exp(middle - reach);
+  faster.high = std::exp(middle + reach);
+  return faster;
 }
 
 }  // namespace dualpipe

@@ -56,6 +56,9 @@ TEST(CostFile, ManyStagesAreFine) {
 TEST(CostFile, RefusesWhatItDoesNotUnderstand) {
   const std::string number = " must be a finite number of at least 0, such as 1.5, got ";
   const std::string head = std::string("{") + kHead;
+  const auto finite = [](const std::string& key, const std::string& given, int column) {
+    return key + " must be a finite number, such as 1.5, got " + given + " at line 1, column " + std::to_string(column);
+  };
   const auto stage = [&head](const std::string& text) { return head + R"(,"stages":[)" + kStage + "," + text + "]}"; };
   const struct {
     std::string json;
@@ -93,7 +96,17 @@ TEST(CostFile, RefusesWhatItDoesNotUnderstand) {
       {stage(R"({"forward":true})"), "stages[1].forward" + number + "true"},
       {stage(R"({"forward":null})"), "stages[1].forward" + number + "null"},
       {stage(R"({"forward":[1]})"), "stages[1].forward" + number + "a list"},
-      {stage(R"({"forward":1e999})"), "must be JSON: number overflow parsing '1e999'"},
+      {stage(R"({"forward":1e999})"), finite("stages[1].forward", "1e999", 125)},
+      {stage(R"({"forward":NaN})"), finite("stages[1].forward", "NaN", 125)},
+      {stage(R"({"forward":nan})"), finite("stages[1].forward", "nan", 125)},
+      {stage(R"({"forward":-Infinity})"), finite("stages[1].forward", "-Infinity", 125)},
+      {stage(R"({"forward":1,"backward_input":Infinity})"), finite("stages[1].backward_input", "Infinity", 144)},
+      {head + ",\n\"source\":\"a,b\",\n  \"latency\": 1e400,\"stages\":[]}",
+       "latency must be a finite number, such as 1.5, got 1e400 at line 3, column 14"},
+      {head + ",\"latency\":[0,[1,NaN]]}", finite("latency[1][1]", "NaN", 67)},
+      {head + ",\"latency\":Nothing}",
+       "must be JSON: parse error at line 1, column 61: syntax error while parsing value - invalid literal; last read: "
+       "'\"latency\":N'"},
       {stage(R"({"forward":1,"backward_input":1,"backward_weight":1,"activation_bytes":-4})"),
        "stages[1].activation_bytes" + number + "-4"},
       {head + R"(,"latency":"fast","stages":[{"forward":1,"backward_input":1,"backward_weight":1}]})",

@@ -17,6 +17,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 SCHEDULES = ["builtin_1f1b", "interleaved_1f1b", "dualpipe", "dualpipev"]
 NPROC = 4
 SIZES = {"global_batch_size": 16, "seq_length": 16, "micro_batch_size": 1}
+CHECKPOINTS = "checkpoints"  # Of the training that is compared, in the test's folder.
 
 
 def prepare_data(programs, folder):
@@ -30,7 +31,9 @@ def prepare_data(programs, folder):
 def run_ab(programs, folder):
     """The folder of results."""
     output = folder / "ab"
-    sizes = [option for key, value in SIZES.items() for option in ("--set", f"{key}={value}")]
+    saves = {"save": folder / CHECKPOINTS, "save_interval": 2, "load": folder / CHECKPOINTS,
+             "exit_on_missing_checkpoint": "true"}
+    sizes = [option for key, value in (SIZES | saves).items() for option in ("--set", f"{key}={value}")]
     subprocess.run([programs / "dualpipe", "ab", "--config", SOURCE / "configs/gpt_moe_tiny.yaml", "--schedules",
                     ",".join(SCHEDULES), "--iterations", "5", "--rounds", "1", "--nproc", str(NPROC), "-o", output,
                     "--set", f"data_path={prepare_data(programs, folder)}", *sizes],
@@ -74,6 +77,9 @@ class AbReport(PageTest):
         for run in runs:
             self.assertLess(run["first_loss_difference"], 1e-5)
             self.assertLess(run["loss_difference"], 1e-3)
+
+    def test_checkpoints_of_the_configuration_are_left_alone(self):
+        self.assertFalse((self.folder / CHECKPOINTS).exists())
 
     def test_the_table_has_the_figures_of_every_schedule(self):
         self.open_page(self.output / "report.html")

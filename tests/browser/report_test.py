@@ -118,6 +118,51 @@ class Report(PageTest):
             self.ready()
         self.assertLess(time.monotonic() - began, 15)
 
+    def test_idle_is_the_bubble_of_the_table(self):
+        """Two pipelines that begin and end at other times, and actions that wait for messages."""
+        comparison = self.open("skewed")
+        run = comparison["runs"][0]
+        self.assertEqual([rank["pipeline"] for rank in run["measured"]["ranks"]], [0, 0, 1, 1])
+        waits = sum(span[3] for rank in run["measured"]["ranks"] for span in rank["spans"] if len(span) == 4)
+        self.assertGreater(waits, 0)
+        bubble = self.find("#table [data-figure=bubble]")
+        self.assertEqual(bubble.text, f"{100 * run['bubble']:.1f} %")
+        header = self.find("[data-block=measured] header").text
+        self.assertIn(f"Idle {100 * run['bubble']:.1f} % of the ranks' time: ", header)
+        self.assertIn(", of which 5.6 % waiting for messages within actions.", header)
+        shares = [lane.text for lane in self.find_all("[data-block=measured] .shares div")]
+        self.assertEqual(shares, ["44.4 %", "33.3 %"] * 2)  # 4 and 3 of 9 seconds.
+
+    def test_hatching_ends_where_a_pipeline_does(self):
+        self.open("skewed")
+        canvas = self.strip("1f1b", "measured")
+        pitch = (canvas.size["height"] - AXIS) / 4
+        idle, outside = (self.hover(canvas, 2, share, pitch) for share in (4 / 10.02, 0.5 / 10.02))
+        self.assertIn("Idle on rank 2, warm-up", idle)
+        self.assertEqual(outside, "")
+
+    def test_what_was_not_run_did_not_fail(self):
+        def change(comparison):
+            comparison["runs"][4].update(not_run=True, failure="the comparison stopped before its turn")
+
+        self.open_changed(change)
+        self.assertEqual(self.find("#table tr[data-schedule='mine.csv'] td").text,
+                         "not run: the comparison stopped before its turn")
+        self.assertEqual(self.find("article[data-schedule='mine.csv'] .facts").text,
+                         "Not run: the comparison stopped before its turn")
+
+    def test_without_a_baseline_differences_have_another_reference(self):
+        def change(comparison):
+            comparison.update(runs=[comparison["runs"][index] for index in (4, 3, 1)], reference="dualpipe",
+                              baseline="mine.csv")
+
+        self.open_changed(change)
+        chart = self.find_all("#charts .chart")[1]
+        self.assertIn("Difference of losses from dualpipe", chart.text)
+        self.assertIn("|loss − loss of dualpipe| / |loss of dualpipe|. zb1p: at most ", chart.text)
+        self.assertEqual([path.get_attribute("data-schedule")
+                          for path in chart.find_elements(By.CSS_SELECTOR, ".series")], ["zb1p"])
+
     def test_figures_are_those_of_the_comparison(self):
         comparison = self.open("runs")
         rows = self.find_all("#table tbody tr")
@@ -357,7 +402,7 @@ class Report(PageTest):
             "no runs": (lambda comparison: comparison.update(runs=[]), 0),
             "one": (only(3), 3),
             "failed": (all_failed, 0),
-            "baseline failed": (only(4, 3), 3),
+            "baseline failed": (only(4, 3, 2), 6),
             "no phases, no memory": (without_phases_and_memory, 12),
             "no unit": (without_unit, 12),
             "odd spans": (odd_spans, 12),

@@ -4,6 +4,7 @@
 //   write_reports FOLDER
 //   runs    8 ranks, 20 micro-batches, four schedules and one that failed, with phases and memory
 //   large   64 ranks, 128 micro-batches, two schedules
+//   skewed  two pipelines of one schedule, the second a second behind the first, with actions that wait for messages
 //   sparse  one schedule of a host that knows losses and times alone, under a name that is markup
 #include <algorithm>
 #include <cmath>
@@ -76,7 +77,7 @@ StepPicture picture(const Schedule& schedule, const CostModel& cost) {
   StepPicture result;
   const Timeline timeline = simulate(schedule, cost);
   for (int rank = 0; rank < schedule.placement.ranks(); ++rank)
-    result.push_back({rank, schedule.placement.stages_of(rank), timeline.ranks[rank], {}, {}});
+    result.push_back({rank, schedule.placement.stages_of(rank), timeline.ranks[rank], {}, {}, 0});
   return result;
 }
 
@@ -135,7 +136,7 @@ Comparison comparison(const std::string& title, const std::vector<Case>& cases) 
     ScheduleFigures run = figures(one, result.runs.empty() ? 0 : 3e-7 * (result.runs.size() - 1));
     const double base = result.runs.empty() ? run.ms->value : result.runs.front().ms->value;
     const double speedup = base / run.ms->value;
-    run.speedup = Estimate{speedup, 0.985 * speedup, 1.012 * speedup};
+    run.speedup = SpeedUp{speedup, 0.985 * speedup, 1.012 * speedup};
     result.runs.push_back(std::move(run));
   }
   return result;
@@ -151,6 +152,44 @@ Comparison runs() {
   failed.failure = "[mine.csv] rank 3: 2B7 needs 3B7, which no rank runs </script><b>\xE2\x80\xA8";
   result.runs.push_back(std::move(failed));
   return result;
+}
+
+Span span(const char* cell, double start, double end, double waited = 0) {
+  return {parse_action(cell), start, end, waited};
+}
+
+RankTimeline rank_of(int rank, std::vector<Span> spans) {
+  RankTimeline timeline;
+  timeline.schedule = "1f1b";
+  timeline.rank = rank;
+  timeline.pipeline_rank = rank % 2;
+  timeline.world_size = 4;
+  timeline.pipeline_model_parallel_size = timeline.num_stages = timeline.num_microbatches = 2;
+  timeline.stages = {rank % 2};
+  RecordedStep step;
+  step.iteration = 1;
+  step.began = rank / 2;
+  step.seconds = 10;
+  step.spans = std::move(spans);
+  timeline.steps.push_back(std::move(step));
+  return timeline;
+}
+
+// Nine seconds a pipeline, of which rank 0 lies idle for 3 and waits for 1 within an action, rank 1 lies idle for 3.
+Comparison skewed() {
+  RunFiles run;
+  run.iterations = {{1, 2.5, 1.0, 1e4}};
+  for (const int first : {0, 2}) {
+    run.ranks.push_back(
+        rank_of(first, {span("0F0", 0, 1), span("0F1", 1, 2), span("0B0", 4, 6, 1), span("0B1", 7, 9)}));
+    run.ranks.push_back(
+        rank_of(first + 1, {span("1F0", 1, 2), span("1B0", 2, 4), span("1F1", 4, 5), span("1B1", 5, 7)}));
+  }
+  ComparisonOptions options;
+  options.title = "skewed";
+  options.baseline = "1f1b";
+  options.warmup = 0;
+  return compare_runs({{"1f1b", std::nullopt, {run}}}, options);
 }
 
 Comparison sparse() {
@@ -181,6 +220,7 @@ int main(int argc, char** argv) {
   write(argv[1], "runs", runs());
   write(argv[1], "large",
         comparison("64 ranks", {{"builtin_1f1b", "1f1b", 64, 128, 0.004}, {"dualpipe", "dualpipe", 64, 128, 0.004}}));
+  write(argv[1], "skewed", skewed());
   write(argv[1], "sparse", sparse());
   return 0;
 }

@@ -111,5 +111,25 @@ TEST(Program, KnowsItsVersionAndHelps) {
   EXPECT_EQ(run_dualpipe("pla").exit_code, 2);
 }
 
+TEST(Program, HelpsWithWhatAShortRunOfTheTrainerIs) {
+  for (const char* command : {"ab --help", "profile --help"}) {
+    EXPECT_THAT(run_dualpipe(command).out, HasSubstr("lr_decay_iters=1000000000"));
+    EXPECT_THAT(run_dualpipe(command).out, HasSubstr("neither loads a checkpoint nor saves one"));
+  }
+}
+
+// Not with the 309 digits of the largest number that there is.
+TEST(Program, SaysWhichNumbersWork) {
+  EXPECT_EQ(run_dualpipe("scale --latency 0.5,-1").err,
+            "dualpipe: --latency: must be a number of at least 0, got -1; for example 0.5; see dualpipe --help\n");
+  EXPECT_EQ(run_dualpipe("plan -s 1f1b -P 2 -M 2 --width -1").err,
+            "dualpipe: --width: must be a number of at least 0, got -1; for example 120; see dualpipe --help\n");
+  EXPECT_EQ(run_dualpipe("profile --command true --timeout -1").err,
+            "dualpipe: --timeout: must be a number of at least 0, got -1; for example 1800; see dualpipe --help\n");
+  EXPECT_EQ(run_dualpipe("profile --config missing.yaml").err,
+            "dualpipe: --config: must be a file that is there, got missing.yaml; for example "
+            "configs/gpt_moe_tiny.yaml; see dualpipe --help\n");
+}
+
 }  // namespace
 }  // namespace dualpipe

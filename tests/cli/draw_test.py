@@ -135,6 +135,19 @@ class Drawing(unittest.TestCase):
                 self.check_all("-s", "zb1p", "-P", str(ranks), "-M", str(2 * ranks))
         self.check_all("-s", "dualpipe", "-P", "64", "-M", "128", "--cost", COST)
 
+    def test_numbers_can_be_read_or_are_left_out(self):
+        for ranks in (8, 16, 32, 64, 128):
+            for cost in ("overlapped=3", COST):
+                with self.subTest(ranks=ranks, cost=cost):
+                    root = picture("-s", "dualpipe", "-P", str(ranks), "-M", str(2 * ranks), "--cost", cost)
+                    actions = [action for lane in lanes(root) for action in lane]
+                    numbers = sum(len(action.findall(SVG + "text")) for action in actions)
+                    cells_drawn = sum(len(cells(action)) for action in actions)
+                    if numbers:
+                        self.assertGreaterEqual(font_size(root, "cell"), 7)
+                    self.assertGreaterEqual(numbers, {8: 0.95, 64: 0.9}.get(ranks, 0) * cells_drawn)
+                    self.assertLessEqual(float(root.get("width")), 1800 if ranks <= 32 else 4800)
+
     def test_other_widths(self):
         for width in ("480", "4000"):
             root = picture("-s", "dualpipe", "-P", "8", "-M", "20", "--width", width)

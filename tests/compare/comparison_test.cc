@@ -20,6 +20,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 std::vector<IterationMetrics> metrics(const std::vector<double>& ms) {
   std::vector<IterationMetrics> iterations;
@@ -86,7 +87,9 @@ TEST(Comparison, HasTheFiguresOfTheRuns) {
   EXPECT_EQ(before.chunks, 1);
   const ScheduleFigures& after = comparison.runs[1];
   EXPECT_EQ(after.ms->value, 5.25);
-  EXPECT_EQ(after.speedup->value, 2);
+  EXPECT_NEAR(after.speedup->value, 2, 1e-12);
+  EXPECT_FALSE(after.speedup->low);
+  EXPECT_EQ(comparison.reference, "builtin_1f1b");
   EXPECT_NEAR(*after.bubble, 0, 1e-12);
   EXPECT_NEAR(*after.simulated_ms, 6e3, 1e-6);
   EXPECT_EQ(after.parameter_copies, 2);
@@ -117,6 +120,9 @@ TEST(Comparison, ShowsAllPipelinesOfAStep) {
   EXPECT_EQ(figures.measured[2].memory.at(0).time, 1);
   EXPECT_EQ(figures.pipeline_ms, 9e3);
   EXPECT_EQ(figures.parameter_copies, 1);
+  EXPECT_EQ(figures.measured[1].pipeline, 0);
+  EXPECT_EQ(figures.measured[2].pipeline, 1);
+  EXPECT_EQ(figures.simulated[2].pipeline, 1);
 }
 
 // The executor may finish a pair in the middle of the next action; both are then open at once.
@@ -208,18 +214,82 @@ TEST(Comparison, SaysWhoHoldsMoreAndWhoRanBesideWhom) {
                                        {"dualpipe", std::nullopt, {two_copies()}},
                                        {"dualpipev", std::nullopt, {folded}}},
                                       options());
-  EXPECT_THAT(all.notes, ElementsAre("dualpipe holds twice the parameters: every stage lives on two ranks. One copy: "
-                                     "builtin_1f1b, interleaved_1f1b, dualpipev.",
-                                     "builtin_1f1b, interleaved_1f1b, dualpipe, dualpipev wrote no exposed_seconds: "
-                                     "waiting for an exchange counts as busy there.",
-                                     HasSubstr("'-': what interleaved_1f1b ran cannot be simulated: [measured cost]"),
-                                     HasSubstr("'-': what dualpipev ran cannot be simulated: [measured cost]")));
+  EXPECT_THAT(all.notes,
+              ElementsAre("No interval of the speed-up of interleaved_1f1b, dualpipe, dualpipev: that takes at "
+                          "least 3 rounds (--rounds 3).",
+                          "dualpipe holds twice the parameters: every stage lives on two ranks. One copy: "
+                          "builtin_1f1b, interleaved_1f1b, dualpipev.",
+                          "builtin_1f1b, interleaved_1f1b, dualpipe, dualpipev wrote no exposed_seconds: "
+                          "waiting for an exchange counts as busy there.",
+                          HasSubstr("'-': what interleaved_1f1b ran cannot be simulated: [measured cost]"),
+                          HasSubstr("'-': what dualpipev ran cannot be simulated: [measured cost]")));
   const Comparison unlike = compare_runs(
       {{"interleaved_1f1b", std::nullopt, {one_copy()}}, {"dualpipev", std::nullopt, {folded}}}, options("dualpipev"));
   EXPECT_THAT(unlike.notes, Contains(HasSubstr("interleaved_1f1b and dualpipev differ in chunks per rank")));
   const Comparison alone = compare_runs({{"dualpipe", std::nullopt, {two_copies()}}}, options("dualpipe"));
   EXPECT_THAT(alone.notes, Contains("For a fair picture this lacks interleaved_1f1b (1F1B with as many chunks per "
                                     "rank), dualpipev (as many parameters per rank as 1F1B)."));
+}
+
+// Without timelines the names of our own schedules alone say who holds what.
+TEST(Comparison, DoesNotGuessWhoHoldsMore) {
+  const auto note_of = [](const std::vector<std::string>& schedules) {
+    std::vector<ScheduleRuns> runs;
+    for (const std::string& schedule : schedules)
+      runs.push_back({schedule,
+                      std::nullopt,
+                      {{metrics({9, 10, 11}), {}}, {metrics({9, 10, 11}), {}}, {metrics({9, 10, 11}), {}}}});
+    return compare_runs(runs, options(schedules.front())).notes.front();
+  };
+  EXPECT_EQ(note_of({"1f1b", "zb1p"}), "Every row holds one copy of the parameters over its ranks.");
+  EXPECT_EQ(note_of({"1f1b", "mine.csv", "auto"}), "One copy of the parameters: 1f1b. Not known for mine.csv, auto.");
+  EXPECT_EQ(note_of({"1f1b", "dualpipe", "auto"}),
+            "dualpipe holds twice the parameters: every stage lives on two ranks. One copy: 1f1b. Not known for auto.");
+  EXPECT_EQ(note_of({"mine.csv"}), "How many copies of the parameters a row holds is not known for mine.csv.");
+}
+
+TEST(Comparison, HasAnIntervalOfTheSpeedUpFromThreeRoundsOn) {
+  const auto compared = [](std::size_t rounds) {
+    const std::vector<RunFiles> before(rounds, one_copy()), after(rounds, two_copies());
+    return compare_runs({{"a", std::nullopt, before}, {"b", std::nullopt, after}}, options("a"));
+  };
+  const auto no_interval = Contains("No interval of the speed-up of b: that takes at least 3 rounds (--rounds 3).");
+  EXPECT_FALSE(compared(2).runs[1].speedup->low);
+  EXPECT_THAT(compared(2).notes, no_interval);
+  EXPECT_THAT(to_table(compared(2)), HasSubstr("(5.00 - 5.50)           2.000 "));
+  EXPECT_NEAR(*compared(3).runs[1].speedup->low, 2, 1e-12);
+  EXPECT_THAT(compared(3).notes, Not(no_interval));
+  EXPECT_THAT(to_table(compared(3)), HasSubstr("  2.000 (2.000 - 2.000)  "));
+  EXPECT_TRUE(json::parse(to_json(compared(2)))["runs"][1]["speedup"]["high"].is_null());
+}
+
+TEST(Comparison, ShowsNoSpeedUpOverIterationsThatTakeNoTime) {
+  const Comparison comparison =
+      compare_runs({{"a", std::nullopt, {{metrics({0, 0, 0}), {}}}}, {"b", std::nullopt, {one_copy()}}}, options("a"));
+  EXPECT_FALSE(comparison.runs[1].speedup);
+}
+
+// Differences then refer to the first that did not fail, which the report has to know.
+TEST(Comparison, NamesWhatDifferencesReferTo) {
+  const Comparison comparison =
+      compare_runs({{"a", "it fell over", {}}, {"b", std::nullopt, {one_copy()}}, {"c", std::nullopt, {two_copies()}}},
+                   options("a"));
+  EXPECT_EQ(comparison.reference, "b");
+  EXPECT_THAT(comparison.notes, Contains("There are no speed-ups, since the baseline, a, failed. Differences are those "
+                                         "from b."));
+  EXPECT_EQ(json::parse(to_json(comparison))["reference"], "b");
+  EXPECT_TRUE(json::parse(to_json(compare_runs({{"a", "no", {}}}, options("a"))))["reference"].is_null());
+}
+
+TEST(Table, SaysOfWhatWasNotRunThatItDidNotFail) {
+  const Comparison comparison =
+      compare_runs({{"a", std::nullopt, {one_copy()}}, {"b", std::nullopt, {}}, {"c", "no", {}}}, options("a"));
+  EXPECT_THAT(to_table(comparison), HasSubstr("\nNOT RUN b: the comparison stopped before its turn\nFAILED c: no\n"));
+  const json runs = json::parse(to_json(comparison))["runs"];
+  EXPECT_EQ(runs[0]["not_run"], false);
+  EXPECT_EQ(runs[1]["not_run"], true);
+  EXPECT_EQ(runs[1]["failure"], "the comparison stopped before its turn");
+  EXPECT_EQ(runs[2]["not_run"], false);
 }
 
 TEST(Comparison, ChecksEveryRound) {

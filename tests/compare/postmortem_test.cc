@@ -83,6 +83,14 @@ TEST(Postmortem, EndsWhereRanksWaitForEachOther) {
   EXPECT_EQ(result.failed_rank, std::nullopt);
 }
 
+TEST(Postmortem, ListsTheFirstOfManyRanksWithoutALog) {
+  RingFile alone = ring(1, {});
+  alone.world_size = 131072;
+  EXPECT_EQ(print_postmortem({alone}).substr(0, 91),
+            "1 of 131072 ranks left a log; none of 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16");
+  EXPECT_NE(print_postmortem({alone}).find(", 16, ...\nno log names"), std::string::npos);
+}
+
 TEST(Postmortem, RefusesWhatIsNoLog) {
   const TemporaryFolder folder;
   EXPECT_EQ(refusal_of([&] { read_rings(folder.path()); }),

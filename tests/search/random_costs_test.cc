@@ -76,8 +76,7 @@ AutoRequest draw(search::Random& random) {
 
 bool leaves_room(const AutoRequest& request) {
   const StageCost& stage = request.cost.uniform;
-  const bool is_plain = request.cost.per_stage.empty() && !request.max_activations && !request.memory_limit_gb;
-  return is_plain && request.pipeline_model_parallel_size >= 4 &&
+  return request.pipeline_model_parallel_size >= 4 &&
          (stage.overlapped >= stage.forward + stage.backward_input + stage.backward_weight ||
           request.cost.latency > 0.1 * stage.forward);
 }

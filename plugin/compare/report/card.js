@@ -23,7 +23,7 @@ class Card {
   // The largest idle share of a rank in either timeline: what a full bar means.
   mostIdle() {
     const shares = [this.measured, this.simulated].filter(Boolean)
-      .flatMap((timeline) => timeline.ranks.map((rank) => idleOf(rank) / timeline.end));
+      .flatMap((timeline) => timeline.ranks.map((rank) => idleOf(rank) / (rank.time || 1)));
     return Math.max(0, ...shares);
   }
 
@@ -38,7 +38,7 @@ class Card {
   }
 
   summary() {
-    if (this.run.failure) return [element("p.facts.bad", {}, `Failed: ${this.run.failure}`)];
+    if (this.run.failure) return [element("p.facts.bad", {}, capital(failureText(this.run)))];
     const facts = element("p.facts", {}, this.facts());
     return this.measured || this.simulated ? [facts, this.buttons()] : [facts];
   }
@@ -76,8 +76,10 @@ class Card {
     const shares = idleShares(timeline);
     const total = shares.reduce((sum, share) => sum + share, 0);
     const parts = PARTS.map((part, index) => `${part} ${percent(shares[index])}`).join(", ");
+    const waits = shareOf(timeline, (rank) => rank.waits);
+    const within = waits > 0 ? `, of which ${percent(waits)} waiting for messages within actions` : "";
     this.addStrip(kind, title, timeline,
-      `${milliseconds(timeline.end)}. Idle ${percent(total)} of the ranks' time: ${parts}.`);
+      `${milliseconds(timeline.end)}. Idle ${percent(total)} of the ranks' time: ${parts}${within}.`);
   }
 
   addMemory(timeline) {

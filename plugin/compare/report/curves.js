@@ -143,11 +143,11 @@ class Chart {
   }
 }
 
-// Per schedule, |value - baseline| / |baseline| in every iteration.
-function relativeDifferences(series, baseline) {
-  const against = series.find(({ name }) => name === baseline)?.values;
+// Per schedule, |value - reference| / |reference| in every iteration.
+function relativeDifferences(series, reference) {
+  const against = series.find(({ name }) => name === reference)?.values;
   if (!against) return [];
-  return series.filter(({ name }) => name !== baseline).map((one) => ({
+  return series.filter(({ name }) => name !== reference).map((one) => ({
     ...one,
     values: one.values.map((value, index) => {
       const base = against[index];
@@ -157,7 +157,7 @@ function relativeDifferences(series, baseline) {
   }));
 }
 
-function differencesText(series, baseline) {
+function differencesText(series, reference) {
   if (!series.length) return "There is no other schedule to compare with.";
   const largest = series.map(({ name, values }) => {
     const known = values.filter(isNumber);
@@ -165,7 +165,7 @@ function differencesText(series, baseline) {
     const most = known.reduce((a, b) => Math.max(a, b));
     return `${name}: ${most === 0 ? "equal to the bit" : `at most ${most.toExponential(1)}`}`;
   });
-  return `|loss − loss of ${baseline}| / |loss of ${baseline}|. ${largest.join("; ")}.`;
+  return `|loss − loss of ${reference}| / |loss of ${reference}|. ${largest.join("; ")}.`;
 }
 
 function drawCurves(comparison) {
@@ -174,13 +174,15 @@ function drawCurves(comparison) {
     .map((run, index) => ({ name: run.schedule, index, values: run[key] ?? [] }))
     .filter(({ values }) => values.length);
   const [losses, norms] = [seriesOf("losses"), seriesOf("grad_norms")];
-  const differences = relativeDifferences(losses, comparison.baseline);
+  // Where the baseline failed, another that did not.
+  const reference = comparison.reference ?? comparison.baseline;
+  const differences = relativeDifferences(losses, reference);
   const exact = (value) => (value === 0 ? "0" : isNumber(value) ? value.toExponential(2) : "–");
+  const title = `Difference of losses from ${reference ?? "the baseline"}`;
   const charts = [
     new Chart("Loss", "Where curves are equal, all show: the first wide, the others as dashes in turn.", losses,
       { show: (value) => (isNumber(value) ? value.toPrecision(7) : "–") }),
-    new Chart("Difference of losses from the baseline", differencesText(differences, comparison.baseline), differences,
-      { log: true, show: exact }),
+    new Chart(title, differencesText(differences, reference), differences, { log: true, show: exact }),
     new Chart("Gradient norm", "Before clipping, of all parameters.", norms,
       { show: (value) => (isNumber(value) ? value.toPrecision(6) : "–") }),
   ];

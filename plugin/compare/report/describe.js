@@ -10,8 +10,7 @@ function opWords(op) {
 
 function spanWords(span) {
   if (!span.ops.length) return span.cell;
-  const words = span.ops.map(opWords).join(", overlapped with the ");
-  return words[0].toUpperCase() + words.slice(1);
+  return capital(span.ops.map(opWords).join(", overlapped with the "));
 }
 
 function timesTable(entry, twin, otherName) {

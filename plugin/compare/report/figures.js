@@ -15,14 +15,15 @@ const COLUMNS = [
   {
     head: "Speed-up", figure: "speedup.value", show: (value) => (isNumber(value) ? `${value.toFixed(3)}×` : "–"),
     below: [["speedup.low", fixed], ["speedup.high", fixed]], join: (low, high) => `${low} to ${high}`,
-    meaning: "How many times as fast as the baseline; below it the 95 % bootstrap interval.",
+    meaning: "How many times as fast as the baseline; below it the 95 % interval over the rounds, of which it takes 3.",
   },
   {
     head: "Pipeline, simulated", figure: "pipeline_ms", show: milliseconds, below: [["simulated_ms", milliseconds]],
     join: (text) => `simulated ${text}`,
     meaning: "From the first action of a step to its last, without the optimizer; below it what is simulated.",
   },
-  { head: "Bubble", figure: "bubble", show: percent, least: true, meaning: "Measured idle share of the ranks' time." },
+  { head: "Bubble", figure: "bubble", show: percent, least: true, 
+    meaning: "Idle share of the ranks' time, waiting for messages within actions included; median of the steps." },
   {
     head: "Exposed exchange", figure: "exposed_ms", show: milliseconds,
     meaning: "How long a rank did nothing but wait for exchanges, per iteration.",
@@ -44,7 +45,7 @@ const COLUMNS = [
   { head: "Optimizer per rank", figure: "optimizer_bytes", show: bytes, meaning: "Bytes of a rank's optimizer state." },
   {
     head: "Largest loss difference", figure: "loss_difference", show: difference,
-    meaning: "From the baseline's loss in the same iteration, relative.",
+    meaning: "From the baseline's loss in the same iteration, relative; where the baseline failed, from the first's.",
   },
   {
     head: "Largest grad norm difference", figure: "grad_norm_difference", show: difference,
@@ -108,7 +109,7 @@ function tableRow(run, comparison, best, most) {
   if (run.schedule === comparison.baseline) name.append(" ", element("span.tag", {}, "baseline"));
   const row = element("tr", { "data-schedule": run.schedule }, name);
   if (run.failure) {
-    row.append(element("td.message", { colspan: COLUMNS.length }, `failed: ${run.failure}`));
+    row.append(element("td.message", { colspan: COLUMNS.length }, failureText(run)));
     return row;
   }
   row.append(...COLUMNS.map((column) => figureCell(run, column, best.get(column.figure), most)));
@@ -133,7 +134,7 @@ function speedText(run, comparison) {
   const { value, low, high } = run.speedup ?? {};
   if (run.schedule === comparison.baseline || !isNumber(value)) return "";
   const interval = isNumber(low) && isNumber(high) ? ` (95 % interval ${fixed(low)} to ${fixed(high)})` : "";
-  const doubt = low <= 1 && high >= 1 ? ", which may be noise" : "";
+  const doubt = interval && low <= 1 && high >= 1 ? ", which may be noise" : "";
   return `, ${fixed(value)}× as fast as ${comparison.baseline}${interval}${doubt}`;
 }
 

@@ -19,22 +19,40 @@ function parseCell(cell) {
 const isForward = (span) => span.ops.some((op) => op.kind === "F");
 const isBackward = (span) => span.ops.some((op) => op.kind === "B" || op.kind === "I");
 
-// The idle times of a rank. Warm-up is before its first backward, cool-down after its last forward.
-function findGaps(spans, end) {
+// Sets what a rank does nothing in while its pipeline is at work: `gaps` between actions, `waits` for messages within
+// them, `idle`, the sum of both by part. Warm-up is before its first backward, cool-down after its last forward.
+function findIdle(rank, { start, end }) {
+  const { spans } = rank;
   const steadyFrom = spans.find(isBackward)?.start ?? Infinity;
   const steadyTo = Math.max(steadyFrom, spans.findLast(isForward)?.end ?? 0);
+  const partOf = (from, to) => (to <= steadyFrom ? 0 : from >= steadyTo ? 2 : 1);
   const gaps = [];
   const add = (from, to) => {
-    if (to - from <= 1e-9 * end) return;
-    gaps.push({ start: from, end: to, part: to <= steadyFrom ? 0 : from >= steadyTo ? 2 : 1 });
+    if (to - from > 1e-9 * end) gaps.push({ start: from, end: to, part: partOf(from, to) });
   };
-  let reached = 0;
+  let reached = start;
   for (const span of spans) {
     add(reached, span.start);
     reached = Math.max(reached, span.end);
   }
   add(reached, end);
-  return gaps;
+  const idle = PARTS.map((_, part) =>
+    gaps.filter((gap) => gap.part === part).reduce((sum, gap) => sum + gap.end - gap.start, 0));
+  for (const span of spans) idle[partOf(span.start, span.end)] += span.waited;
+  const waits = spans.reduce((sum, span) => sum + span.waited, 0);
+  Object.assign(rank, { gaps, idle, waits, time: end - start });
+}
+
+// From a pipeline's first action to its last. Those beside each other begin and end by themselves.
+function windowsOf(ranks) {
+  const windows = new Map();
+  for (const { pipeline, spans } of ranks) {
+    const window = windows.get(pipeline) ?? { start: Infinity, end: 0 };
+    window.start = Math.min(window.start, spans[0].start);
+    window.end = spans.reduce((last, span) => Math.max(last, span.end), window.end);
+    windows.set(pipeline, window);
+  }
+  return windows;
 }
 
 // Live (stage, micro-batch) over time: from the start of F to the end of B or W.
@@ -68,6 +86,7 @@ function readRank(entry, scale) {
   const samples = (entry.memory ?? []).map(([time, value]) => [time * scale, value]);
   return {
     rank: entry.rank,
+    pipeline: entry.pipeline ?? 0,
     stages: entry.stages ?? [],
     spans,
     phases,
@@ -112,11 +131,8 @@ function readTimeline(entry, makespan) {
   const ranks = entries.map((rank) => readRank(rank, scale));
   const timeline = { ranks, end: last * scale, hasUnit: unit !== undefined };
   shade(timeline);
-  for (const rank of timeline.ranks) {
-    rank.gaps = findGaps(rank.spans, timeline.end);
-    rank.idle = PARTS.map((_, part) =>
-      rank.gaps.filter((gap) => gap.part === part).reduce((sum, gap) => sum + gap.end - gap.start, 0));
-  }
+  const windows = windowsOf(timeline.ranks);
+  for (const rank of timeline.ranks) findIdle(rank, windows.get(rank.pipeline));
   const cells = timeline.ranks.flatMap((rank) =>
     rank.spans.map((span) => (span.end - span.start) / Math.max(1, span.ops.length)));
   timeline.usualCell = cells.sort((a, b) => a - b)[cells.length >> 2];
@@ -130,11 +146,14 @@ function readTimeline(entry, makespan) {
 const peakMemory = (rank) => rank.memory.reduce((most, sample) => Math.max(most, sample[1]), 0);
 const idleOf = (rank) => rank.idle.reduce((sum, part) => sum + part, 0);
 
-// Shares of all ranks' time: [warm-up, steady, cool-down].
-function idleShares(timeline) {
-  const total = timeline.end * timeline.ranks.length;
-  return PARTS.map((_, part) => timeline.ranks.reduce((sum, rank) => sum + rank.idle[part], 0) / total);
+// Of all ranks' time, the part that `pick` takes of each.
+function shareOf(timeline, pick) {
+  const sum = (get) => timeline.ranks.reduce((all, rank) => all + get(rank), 0);
+  return sum(pick) / (sum((rank) => rank.time) || 1);
 }
+
+// Shares of all ranks' time: [warm-up, steady, cool-down].
+const idleShares = (timeline) => PARTS.map((_, part) => shareOf(timeline, (rank) => rank.idle[part]));
 
 // The index of the last entry that starts at or before `time`, or -1. Entries are in the order of starting.
 function lastStarted(entries, time) {

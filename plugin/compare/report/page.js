@@ -57,6 +57,9 @@ function bytes(value) {
   return `${plain(value)} ${units[unit]}`;
 }
 
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+const failureText = (run) => `${run.not_run ? "not run" : "failed"}: ${run.failure}`;
+
 function sentenceList(names) {
   return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
 }

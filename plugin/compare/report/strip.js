@@ -39,12 +39,12 @@ class Strip {
 
   share(rank, most) {
     if (this.kind === "memory") return [memoryText(this.timeline, peakMemory(rank))];
-    const end = this.timeline.end;
+    const time = rank.time || 1;
     const bar = element("span.bar", {});
     rank.idle.forEach((idle, part) =>
-      bar.append(element(`i.i${part}`, { style: `width:${(100 * idle) / end / (most || 1)}%` })));
-    bar.title = PARTS.map((part, index) => `${part} ${percent(rank.idle[index] / end)}`).join(", ");
-    return [bar, element("span", {}, percent(idleOf(rank) / end))];
+      bar.append(element(`i.i${part}`, { style: `width:${(100 * idle) / time / (most || 1)}%` })));
+    bar.title = PARTS.map((part, index) => `${part} ${percent(rank.idle[index] / time)}`).join(", ");
+    return [bar, element("span", {}, percent(idleOf(rank) / time))];
   }
 
   listen() {
