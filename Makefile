@@ -38,7 +38,8 @@ package: build  ## Install the Python package into .venv, from what is built
 	  . -C cmake.define.dualpipe_ROOT=$(abspath $(BUILD))
 
 bench: configure  ## All benchmarks that have bounds, one table; 1 where one is missed [REFERENCE=<checkout of DualPipe>]
-	@cmake --build $(BUILD) -j $(JOBS) --target bench_peers bench_executor bench_overlap bench_split bench_binding
+	@cmake --build $(BUILD) -j $(JOBS) --target bench_peers bench_executor bench_overlap bench_predict \
+	  bench_auto bench_split bench_binding
 	@.venv/bin/python tests/bench/run_all.py $(BUILD) $(if $(REFERENCE),--reference $(REFERENCE))
 
 stress: configure  ## Deadlocks, faults, damaged files, long runs: one table; 1 where a row is missed (over an hour)

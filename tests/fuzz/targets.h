@@ -26,6 +26,9 @@ void read_override(std::string_view bytes);       // --set key=value
 void read_layer_times(std::string_view bytes);    // The layers of a cost file, as the trainer reads them.
 // PREFIX.idx and PREFIX.bin: the first byte is the size of the .bin, which stands at the end.
 void read_indexed_dataset(std::string_view bytes);
+void read_manifest(std::string_view bytes);            // manifest.json of a checkpoint.
+void read_safetensors_header(std::string_view bytes);  // A whole safetensors file.
+void read_rings(std::string_view bytes);  // ring_rank<n>.jsonl, divided as timelines are; into a postmortem.
 
 struct Target {
   std::string_view name;  // Of the function, and of its folder in tests/fuzz/corpus.

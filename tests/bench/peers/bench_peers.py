@@ -1,6 +1,6 @@
 """The engine beside its peers, on the same sleeping compute, in turns: PyTorch's schedules, the reference, bare loops.
 
-    bench_peers [--json] [--rounds N] [--reference DIR]
+    bench_peers [--json] [--rounds N] [--cpu-rounds N] [--bounded] [--reference DIR]
 
 Exits with 0 where every bound is reached, 1 where one is missed, 2 where nothing was measured; tests/bench/README.md.
 """
@@ -8,13 +8,14 @@ Exits with 0 where every bound is reached, 1 where one is missed, 2 where nothin
 import argparse
 import contextlib
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "executor")]
-from bounds import bound  # noqa: E402
+from bounds import bound, missed  # noqa: E402
 from engine_figures import MICROBATCHES, PACE_MS, RANKS, SIZES, Samples, step_of, without_compute  # noqa: E402
 from program import leave_with, parser_of, report_and_judge  # noqa: E402
 from rank_group import Failed, RankGroup  # noqa: E402
@@ -32,8 +33,8 @@ PUBLISHED = {1 << 10: 1.036, 1 << 20: 1.09, 4 << 20: 1.17}
 SHARE_OF_REFERENCE = {1 << 10: 0.5, 1 << 20: 0.5, 4 << 20: 0.6}
 SHARE_OF_TORCH = {1 << 10: 0.5, 1 << 20: 0.6, 4 << 20: 0.7}
 OVER_BARE, OVER_TORCH, OVER_TORCH_1F1B = 1.2, 1 / 3, 1.02
+OVER_TORCH_KIND = "torch_dualpipev"  # What CPU per action is compared with.
 PING = {"kind": "ping", "exchanges": 500, "bytes": 1 << 10}
-MORE_TURNS = 2    # Of steps without compute: what wakes whom is chance.
 PYTHON_STEPS = 2  # In a row, without compute.
 
 
@@ -103,6 +104,10 @@ def ideals(groups, options):
     return known | {"zbv": ideal_of_torch(groups, "torch_zbv", options)}
 
 
+def is_wanted(name, options):
+    return not (options.bounded and name in SHOWN_ALONE)
+
+
 def stepping(groups, ideal_ms, size, options):
     request = lambda schedule, **more: step_of(schedule, size, options.pace, **more)
     peers = [Peer(schedule, groups.engine, request(schedule)) for schedule in OURS]
@@ -113,18 +118,18 @@ def stepping(groups, ideal_ms, size, options):
               for kind, schedule in theirs.items()]
     peers += [Peer(f"bare {kind} {schedule}", groups.bare, request(schedule, kind=kind), ideal_ms[schedule])
               for kind in BARE for schedule in BARE_SCHEDULES]
-    return peers
+    return [peer for peer in peers if is_wanted(peer.name, options)]
 
 
 def computing_nothing(groups, options):
+    """What is compared stands side by side: a bare loop and the engine, the engine and PyTorch."""
     request = lambda schedule: without_compute(schedule, options.steps)
-    peers = [Peer("ping", groups.bare, PING)]
-    for schedule in BARE_SCHEDULES:
-        peers.append(Peer(f"bare early {schedule}", groups.bare, {**request(schedule), "kind": "early"}))
-        peers.append(Peer(schedule, groups.engine, request(schedule)))
-    peers += [Peer(kind, groups.python, {**without_compute(schedule, PYTHON_STEPS), "kind": kind})
-              for kind, schedule in TORCH.items()]
-    return peers
+    bare = lambda schedule: Peer(f"bare early {schedule}", groups.bare, {**request(schedule), "kind": "early"})
+    ours = lambda schedule: Peer(schedule, groups.engine, request(schedule))
+    theirs = lambda kind: Peer(kind, groups.python, {**without_compute(TORCH[kind], PYTHON_STEPS), "kind": kind})
+    peers = [bare("dualpipe"), ours("dualpipe"), theirs(OVER_TORCH_KIND), ours("dualpipev"), bare("dualpipev")]
+    others = [Peer("ping", groups.bare, PING), *(theirs(kind) for kind in TORCH if kind != OVER_TORCH_KIND)]
+    return peers + ([] if options.bounded else others)
 
 
 def require_torch(python):
@@ -137,7 +142,7 @@ def measure(options):
     with contextlib.ExitStack() as stack:
         groups = Groups(options, stack)
         ideal_ms = ideals(groups, options)
-        cpu = take_turns(computing_nothing(groups, options), options.rounds + MORE_TURNS)
+        cpu = take_turns(computing_nothing(groups, options), options.cpu_rounds)
         real_time = groups.real_time(True)
         steps = {size: take_turns(stepping(groups, ideal_ms, size, options), options.rounds, SHOWN_ALONE)
                  for size in options.sizes}
@@ -156,22 +161,28 @@ def judge_steps(steps, size, has_reference):
     of = "the reference" if has_reference else "the reference, as published,"
     reference = ratio("reference_dualpipe") if has_reference else PUBLISHED.get(size, min(PUBLISHED.values()))
     like_torch = [name for name in ("1f1b", BUILTIN) if name in steps]
+    no_builtin = size == BUILTIN_SIZE and BUILTIN not in steps
     return [share(ratio("dualpipe"), reference, SHARE_OF_REFERENCE.get(size, 0.5),
                   f"dualpipe, {label}: makespan / ideal", of),
             share(ratio("dualpipev"), ratio("torch_dualpipev"), SHARE_OF_TORCH.get(size, 0.5),
                   f"dualpipev, {label}: makespan / ideal", "PyTorch's DualPipeV"),
             *(bound(ratio(name), OVER_TORCH_1F1B * ratio("torch_1f1b"), f"{name}, {label}: makespan / ideal",
-                    f"{OVER_TORCH_1F1B}x of PyTorch's 1F1B") for name in like_torch)]
+                    f"{OVER_TORCH_1F1B}x of PyTorch's 1F1B") for name in like_torch),
+            *([missed(f"{BUILTIN}, {label}: makespan / ideal", "the trainer is not built")] if no_builtin else [])]
+
+
+def paired(cpu, ours, theirs, limit, of):
+    """Both sides vary, and more from turn to turn than within one: the median over the turns of their ratio."""
+    ratio = statistics.median(a / b for a, b in zip(cpu[ours]["cpu_us_samples"], cpu[theirs]["cpu_us_samples"]))
+    us = lambda name: cpu[name]["cpu_us_per_action"]
+    return bound(ratio, limit, f"{ours}: CPU per action over Gloo, of {of}'s",
+                 f"{us(ours):.0f} of {us(theirs):.0f} us, {len(cpu[ours]['cpu_us_samples'])} turns")
 
 
 def judge_cpu(cpu):
-    us = lambda name: cpu[name]["cpu_us_per_action"]
-    rows = [bound(us(schedule), OVER_BARE * us(f"bare early {schedule}"), f"{schedule}: CPU per action over Gloo",
-                  f"{OVER_BARE}x of a bare loop, {us(f'bare early {schedule}'):.0f} us", "us")
-            for schedule in BARE_SCHEDULES]
-    rows.append(bound(us("dualpipev"), OVER_TORCH * us("torch_dualpipev"), "dualpipev: CPU per action over Gloo",
-                      f"a third of PyTorch's DualPipeV, {us('torch_dualpipev'):.0f} us", "us"))
-    return rows
+    return [row for schedule in BARE_SCHEDULES
+            for row in (paired(cpu, schedule, f"bare early {schedule}", OVER_BARE, "a bare loop"),
+                        paired(cpu, schedule, OVER_TORCH_KIND, OVER_TORCH, "PyTorch's DualPipeV"))]
 
 
 def judge(report, options):
@@ -198,6 +209,8 @@ def parse():
     for name in ("--engine", "--bare", "--builtin", "--python"):
         parser.add_argument(name, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--rounds", type=int, default=3, help="turns of each, of which the median counts")
+    parser.add_argument("--cpu-rounds", type=int, default=7, help="likewise, of steps without compute")
+    parser.add_argument("--bounded", action="store_true", help="leave out the peers that no bound looks at")
     parser.add_argument("--steps", type=int, default=20, help="of the engine in a row, without compute")
     parser.add_argument("--reference", help="a checkout of deepseek-ai/DualPipe, to be measured as well")
     options = parser.parse_args()

@@ -6,14 +6,26 @@ def bound(value, limit, what, of="", unit=""):
     return {"what": what, "value": value, "limit": limit, "of": of, "unit": unit, "reached": value <= limit}
 
 
+def missed(what, why):
+    """A bound that nothing could be held against."""
+    return {"what": what, "value": None, "limit": None, "of": why, "unit": "", "reached": False}
+
+
 def all_reached(bounds):
     return all(row["reached"] for row in bounds)
+
+
+def figure(row, key):
+    digits = 1 if row["unit"] in ("us", "s") else 4
+    return f"{row[key]:.{digits}f}{row['unit'] and ' ' + row['unit']}"
 
 
 def print_bounds(bounds):
     width = max(len(row["what"]) for row in bounds)
     for row in bounds:
-        digits = 1 if row["unit"] == "us" else 4
-        value, limit = (f"{row[key]:.{digits}f}{row['unit'] and ' ' + row['unit']}" for key in ("value", "limit"))
+        if row["value"] is None:
+            print(f"  {row['what']:{width}}  {'':10}          {'':10}  MISSED  {row['of']}")
+            continue
         verdict = "reached" if row["reached"] else "MISSED"
-        print(f"  {row['what']:{width}}  {value:>10}  at most {limit:>10}  {verdict:8}{row['of']}".rstrip())
+        print(f"  {row['what']:{width}}  {figure(row, 'value'):>10}  at most {figure(row, 'limit'):>10}  {verdict:8}"
+              f"{row['of']}".rstrip())

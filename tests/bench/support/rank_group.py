@@ -78,15 +78,25 @@ class RankGroup:
         for rank in self.ranks:
             rank.stdin.write(json.dumps(request) + "\n")
             rank.stdin.flush()
-        answers = [self._answer(rank, number) for number, rank in enumerate(self.ranks)]
+        answers = self._answers()
         if stop:
             self._signal(signal.SIGSTOP)
         return answers
 
-    def _answer(self, rank, number):
-        if not select.select([rank.stdout], [], [], TIMEOUT_S)[0]:
-            raise Failed(f"rank {number} of {self.name} did not answer within {TIMEOUT_S} s")
-        line = rank.stdout.readline()
+    def _answers(self):
+        """By rank. Who fails first is told of, whatever the others wait for."""
+        answers, until = {}, time.monotonic() + TIMEOUT_S
+        while len(answers) < len(self.ranks):
+            silent = {rank.stdout: number for number, rank in enumerate(self.ranks) if number not in answers}
+            ready = select.select(list(silent), [], [], max(0.0, until - time.monotonic()))[0]
+            if not ready:
+                numbers = ", ".join(str(number) for number in silent.values())
+                raise Failed(f"rank {numbers} of {self.name} did not answer within {TIMEOUT_S} s")
+            answers |= {silent[stream]: self._answer(silent[stream]) for stream in ready}
+        return [answers[number] for number in range(len(self.ranks))]
+
+    def _answer(self, number):
+        line = self.ranks[number].stdout.readline()
         answer = json.loads(line) if line else {"error": "it ended"}
         if "error" in answer:
             raise Failed(f"rank {number} of {self.name}: {answer['error']}")

@@ -5,6 +5,7 @@
 #include "plugin/compare/comparison_json.h"
 #include "plugin/compare/html_report.h"
 #include "plugin/compare/measured_steps.h"
+#include "plugin/compare/postmortem.h"
 #include "plugin/compare/run_cost.h"
 #include "plugin/compare/run_files.h"
 #include "plugin/schedule/error.h"
@@ -16,10 +17,12 @@ namespace {
 
 constexpr std::string_view kDivider = "\n---\n";
 
-void write_timelines(const TemporaryFolder& folder, std::string_view bytes) {
+// The last one's last line may be cut off; a divider's first byte ends the line before it.
+void write_by_rank(const TemporaryFolder& folder, const std::string& prefix, std::string_view bytes) {
   for (int rank = 0; rank < 8 && !bytes.empty(); ++rank) {
     const std::string_view text = bytes.substr(0, bytes.find(kDivider));
-    folder.write("timeline_rank" + std::to_string(rank) + ".jsonl", std::string(text));
+    const bool is_last = text.size() == bytes.size();
+    folder.write(prefix + std::to_string(rank) + ".jsonl", std::string(text) + (is_last ? "" : "\n"));
     bytes.remove_prefix(std::min(bytes.size(), text.size() + kDivider.size()));
   }
 }
@@ -46,9 +49,18 @@ void read_metrics(std::string_view bytes) {
 
 void read_timelines(std::string_view bytes) {
   const TemporaryFolder folder;
-  write_timelines(folder, bytes);
+  write_by_rank(folder, "timeline_rank", bytes);
   try {
     use({{{1, 2.0, std::nullopt, 3.0}}, dualpipe::read_timelines(folder.path())});
+  } catch (const ScheduleError&) {
+  }
+}
+
+void read_rings(std::string_view bytes) {
+  const TemporaryFolder folder;
+  write_by_rank(folder, "ring_rank", bytes);
+  try {
+    check(!print_postmortem(dualpipe::read_rings(folder.path())).empty(), "logs have a postmortem");
   } catch (const ScheduleError&) {
   }
 }

@@ -15,7 +15,10 @@ std::span<const Target> targets() {
                                         {"read_config", read_config},
                                         {"read_override", read_override},
                                         {"read_layer_times", read_layer_times},
-                                        {"read_indexed_dataset", read_indexed_dataset}};
+                                        {"read_indexed_dataset", read_indexed_dataset},
+                                        {"read_manifest", read_manifest},
+                                        {"read_safetensors_header", read_safetensors_header},
+                                        {"read_rings", read_rings}};
   return kTargets;
 }
 

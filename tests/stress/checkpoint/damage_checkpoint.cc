@@ -69,6 +69,9 @@ class Trials {
   void run() {
     for (std::uint64_t number = options_.first; number < options_.first + options_.count; ++number) {
       try_case(number);
+      if ((number + 1 - options_.first) % 10000 == 0) {
+        std::cerr << number + 1 - options_.first << "/" << options_.count << " damaged\n";
+      }
     }
     check(folder_.path());  // Nothing was left damaged, so that every case was one of its own.
   }

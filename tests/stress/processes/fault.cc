@@ -4,6 +4,7 @@
 // counts calls of silu, one per MLP and micro-batch. Environment:
 //   STRESS_FAULT_AT    the call, from 1, at which it happens
 //   STRESS_FAULT_KIND  throw | bad_alloc | exit | kill
+//   STRESS_FAULT_FILE  gets the moment of it: seconds of CLOCK_MONOTONIC, which time.monotonic() of Python reads
 // exit leaves with code 7 and says nothing.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/silu_ops.h>
@@ -11,7 +12,9 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -30,7 +33,17 @@ long fault_at() {
   return at;
 }
 
+void write_moment() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  std::FILE* file = std::fopen(variable("STRESS_FAULT_FILE").c_str(), "w");
+  if (file == nullptr) return;
+  std::fprintf(file, "%lld.%09ld\n", static_cast<long long>(now.tv_sec), now.tv_nsec);
+  std::fclose(file);
+}
+
 void happen(const std::string& kind) {
+  write_moment();
   if (kind == "throw") throw std::runtime_error("injected: no such expert");
   if (kind == "bad_alloc") throw std::bad_alloc();
   if (kind == "exit") _exit(7);

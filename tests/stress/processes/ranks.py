@@ -1,4 +1,7 @@
-"""One run of the trainer as processes that a test can hurt: a process per rank, its log in a file, and when each ended."""
+"""One run of the trainer as processes that a test can hurt: a process per rank, its log in a file, and when each ended.
+
+Each rank has a session of its own, so that what a rank's prefix (strace) has started ends with it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ POLL_SECONDS = 0.005
 
 @dataclass
 class Ended:
-    """How a rank ended. `at` is time.monotonic(); `code` is negative for a signal, None for one that had to be killed."""
+    """How a rank ended. `at` is time.monotonic(); `code` is negative for a signal, None where it was still there."""
 
     rank: int
     code: int | None
@@ -53,15 +56,15 @@ class Ranks:
             variables = rank_variables(rank, size, port, address) | dict(environment(rank))
             with self.logs[rank].open("wb") as log:
                 self.processes.append(subprocess.Popen([*prefix(rank), *command], stdin=subprocess.DEVNULL, stdout=log,
-                                                       stderr=subprocess.STDOUT, env=variables))
+                                                       stderr=subprocess.STDOUT, env=variables, start_new_session=True))
 
     def __enter__(self) -> Ranks:
         return self
 
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
-            if process.poll() is None:
-                process.kill()
+            if process.poll() is None:  # Not waited for yet, so that its number is nobody else's.
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
     def pid(self, rank: int) -> int:
@@ -75,37 +78,53 @@ class Ranks:
     def text(self, rank: int) -> str:
         return self.logs[rank].read_text(errors="replace")
 
-    def is_running(self) -> bool:
-        return any(process.poll() is None for process in self.processes)
-
     def wait_for(self, is_there: Callable[[], bool], seconds: float, what: str) -> None:
         """Until it is there; RuntimeError with every log where a rank ends first or the time is over."""
         end = time.monotonic() + seconds
         while not is_there():
             ended = [rank for rank in range(self.size) if self.processes[rank].poll() is not None]
-            if ended or time.monotonic() > end:
+            if (ended and not is_there()) or time.monotonic() > end:
                 logs = "\n".join(f"--- rank {rank}\n{self.text(rank)}" for rank in range(self.size))
                 raise RuntimeError(f"{what} did not come; ranks that had ended: {ended}\n{logs}")
             time.sleep(POLL_SECONDS)
 
     def wait(self, seconds: float) -> list[Ended]:
-        """By rank, at the latest after that time; those that are then still there have code None."""
-        return self._wait(seconds, range(self.size))
-
-    def wait_others(self, rank: int, seconds: float) -> list[Ended]:
-        """wait() for all ranks but one."""
-        return self._wait(seconds, [other for other in range(self.size) if other != rank])
-
-    def _wait(self, seconds: float, ranks: Sequence[int]) -> list[Ended]:
+        """By rank, at the latest after that time; those that are then still there have code None, and what their
+        threads wait for goes to standard error."""
         end = time.monotonic() + seconds
         codes: dict[int, tuple[int, float]] = {}
-        while len(codes) < len(ranks) and time.monotonic() < end:
-            for rank in ranks:
-                if rank not in codes and self.processes[rank].poll() is not None:
-                    codes[rank] = (self.processes[rank].returncode, time.monotonic())
+        while len(codes) < self.size and time.monotonic() < end:
+            for rank, process in enumerate(self.processes):
+                if rank not in codes and process.poll() is not None:
+                    codes[rank] = (process.returncode, time.monotonic())
             time.sleep(POLL_SECONDS)
         now = time.monotonic()
-        return [Ended(rank, *codes.get(rank, (None, now)), self.text(rank)) for rank in ranks]
+        for rank in set(range(self.size)) - codes.keys():
+            print(f"rank {rank} is there after {seconds:g} s:\n{where_it_is(self.pid(rank))}", file=sys.stderr)
+        return [Ended(rank, *codes.get(rank, (None, now)), self.text(rank)) for rank in range(self.size)]
+
+
+def where_it_is(group: int) -> str:
+    """Each thread of a process group: its name, and where in the kernel it waits, as far as the kernel tells."""
+    return "\n".join(told_of(task) for task in sorted(Path("/proc").glob("[0-9]*/task/[0-9]*"))
+                     if is_of_group(int(task.parts[2]), group))
+
+
+def is_of_group(pid: int, group: int) -> bool:
+    try:
+        return os.getpgid(pid) == group
+    except ProcessLookupError:
+        return False
+
+
+def told_of(task: Path) -> str:
+    told = [f"  {task.parts[2]}/{task.name}"]
+    for name in ("comm", "wchan", "syscall", "stack"):
+        try:
+            told.append((task / name).read_text().strip().replace("\n", "\n      "))
+        except OSError as error:
+            told.append(f"({name}: {error.strerror})")
+    return "\n    ".join(told)
 
 
 def iterations(output: Path) -> int:

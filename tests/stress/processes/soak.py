@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ranks import Ranks, iterations, write_config
-from rows import print_row
+from rows import print_row, tell
 
 SIZE = 2
 SETTINGS = {"pipeline_model_parallel_size": SIZE, "num_layers": 2, "global_batch_size": 4, "seq_length": 16,
@@ -77,21 +77,25 @@ class Soak:
         """What each rank used, at the steps where it was looked at."""
         uses: list[list[Use]] = [[] for _ in range(SIZE)]
         with self.start("whole") as run:
-            for step in range(self.steps // 4, self.steps - 10, max(1, self.steps // 60)):
+            for step in range(self.steps // 4, self.steps - self.steps // 20, max(1, self.steps // 60)):
                 run.wait_for(lambda step=step: iterations(self.folder / "whole") >= step, 600, f"step {step}")
                 for rank in range(SIZE):
                     uses[rank].append(use_of(run.pid(rank)))
+                if len(uses[0]) % 15 == 0:
+                    tell(f"uninterrupted: step {step} of {self.steps}")
             self.finish(run)
         return uses
 
     def interrupted(self, kills: int) -> int:
         """How often the run was killed; metrics.jsonl of every part is kept in a folder of its own."""
         saved = f"load={self.folder / 'parts'}-saved"
-        for part, step in enumerate(sorted(self.random.sample(range(30, self.steps - 30), kills))):
+        margin = self.steps // 20
+        for part, step in enumerate(sorted(self.random.sample(range(margin, self.steps - margin), kills))):
             folder = self.folder / "parts"
             with self.start("parts", saved, f"output_dir={folder / str(part)}") as run:
                 run.wait_for(lambda step=step, part=part: last_step(folder / str(part)) >= step, 600, f"step {step}")
                 run.hurt(self.random.randrange(SIZE), signal.SIGKILL)
+                tell(f"kill {part + 1} of {kills}: behind step {step} of {self.steps}")
                 if any(ended.code is None for ended in run.wait(30)):
                     raise RuntimeError("a rank outlived the kill of the other by 30 s")
         with self.start("parts", saved, f"output_dir={self.folder / 'parts' / 'last'}") as run:

@@ -104,6 +104,7 @@ Tally prove_all(const std::string& name, const Limits& limits) {
 std::map<std::string, Tally> prove_names(const std::vector<std::string>& names, const Limits& limits) {
   std::map<std::string, Tally> tallies;
   for (const std::string& name : names) {
+    std::cerr << name << "\n";
     tallies[name] = prove_all(name, limits);
   }
   return tallies;
