@@ -12,12 +12,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import socket
+import sys
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
+from ports import free_port  # noqa: E402
 
 Run = Callable[..., list[Any]]
 _LIMIT_S = 150.0
@@ -69,7 +73,7 @@ class World:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_PRELOADED)
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        port = _free_port()
+        port = free_port()
         self.calls = 0
         self._pipes: list[Connection] = []
         self._processes = []
@@ -116,15 +120,7 @@ class World:
             pipe.close()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def _serve(pipe: Connection, rank: int, size: int, port: int, paths: list[str]) -> None:
-    import sys
-
     import torch
     import torch.distributed as dist
 

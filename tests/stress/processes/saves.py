@@ -42,7 +42,7 @@ from ports import free_port  # noqa: E402
 
 STEPS, INTERVAL = 6, 2
 KEPT = 2
-PEER_LOST, CHECKPOINT = 12, 16  # examples/pretrain_gpt/failures/exit_code.h
+START, PEER_LOST, CHECKPOINT = 11, 12, 16  # examples/pretrain_gpt/failures/exit_code.h
 WORKERS = 2
 TRIES = 3
 SETTINGS = {"pipeline_schedule": "builtin_1f1b", "global_batch_size": 2, "seq_length": 16, "hidden_size": 16,
@@ -111,9 +111,14 @@ class Saves:
 
     def train(self, size: int, output: Path, *settings: str,
               prefixes: dict[int, list[str]] | None = None) -> list[Ended]:
-        with Ranks(self.program, self.configs[size], size, output, settings=[f"output_dir={output}", *settings],
-                   prefix=lambda rank: (prefixes or {}).get(rank, []), port=self.port()) as run:
-            return run.wait(180)
+        """Again where another program has taken the port since it was found free: nothing is saved by then."""
+        for _ in range(TRIES):
+            with Ranks(self.program, self.configs[size], size, output, settings=[f"output_dir={output}", *settings],
+                       prefix=lambda rank: (prefixes or {}).get(rank, []), port=self.port()) as run:
+                ended = run.wait(180)
+            if not any(one.code == START and "[MASTER_PORT]" in one.text for one in ended):
+                break
+        return ended
 
     def train_unhurt(self, *arguments: object, **more: object) -> None:
         ended = self.train(*arguments, **more)
