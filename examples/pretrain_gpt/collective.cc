@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,11 @@
 #include "examples/pretrain_gpt/failures/exit_code.h"
 
 namespace pretrain_gpt {
+namespace {
+
+constexpr const char* kSum = "a sum over ranks";
+
+}  // namespace
 
 void wait_for(c10d::Work& work, const char* what, std::optional<int> peer) {
   bool arrived = false;
@@ -24,19 +30,30 @@ void wait_for(c10d::Work& work, const char* what, std::optional<int> peer) {
   }
 }
 
+c10::intrusive_ptr<c10d::Work> posted(const char* what, const std::function<c10::intrusive_ptr<c10d::Work>()>& post,
+                                      std::optional<int> peer) {
+  try {
+    return post();
+  } catch (const c10::DistError& error) {
+    throw PeerLost(fmt::format("{} failed: {}", what, text_of(error)), peer);
+  } catch (const std::runtime_error& error) {  // Of Gloo.
+    throw PeerLost(fmt::format("{} failed: {}", what, error.what()), peer);
+  }
+}
+
 std::string text_of(const std::exception& error) {
   const auto* from_c10 = dynamic_cast<const c10::Error*>(&error);
   return from_c10 != nullptr ? from_c10->what_without_backtrace() : error.what();
 }
 
 at::Tensor PendingSum::wait() {
-  wait_for(*work, "a sum over ranks");
+  wait_for(*work, kSum);
   return tensor;
 }
 
 PendingSum post_sum(c10d::ProcessGroup& group, at::Tensor tensor) {
   std::vector<at::Tensor> tensors{std::move(tensor)};
-  c10::intrusive_ptr<c10d::Work> work = group.allreduce(tensors);
+  c10::intrusive_ptr<c10d::Work> work = posted(kSum, [&] { return group.allreduce(tensors); });
   return {std::move(tensors[0]), std::move(work)};
 }
 

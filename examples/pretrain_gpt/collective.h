@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <exception>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -14,6 +15,11 @@ namespace pretrain_gpt {
 // Throws PeerLost with what the work failed with, or "<what> was aborted": an aborted work counts as done, and says so
 // by returning false alone. `peer`: the rank of the run that it is a message from or to.
 void wait_for(c10d::Work& work, const char* what, std::optional<int> peer = {});
+
+// What `post` gives. Throws PeerLost where a link is found broken as early as here; a mistake of the call stays what it
+// is.
+c10::intrusive_ptr<c10d::Work> posted(const char* what, const std::function<c10::intrusive_ptr<c10d::Work>()>& post,
+                                      std::optional<int> peer = {});
 
 // Without the stack trace that errors of c10 carry.
 std::string text_of(const std::exception& error);

@@ -30,7 +30,8 @@ std::shared_ptr<gloo::transport::Device> gloo_device(const Environment& environm
   return ProcessGroupGloo::createDefaultDevice();
 }
 
-constexpr std::chrono::milliseconds kStorePatience{4000};
+constexpr std::chrono::milliseconds kStorePatience{4000};  // For an answer of who listens.
+constexpr std::chrono::milliseconds kLastTry{1000};        // Where nobody does: the client says why.
 
 [[noreturn]] void refuse_port(const Environment& environment, const std::string& rule, const std::string& given) {
   throw RunError(ExitCode::kStart, fmt::format("[MASTER_PORT] {}, got {}:{}: {}; for example MASTER_PORT={}", rule,
@@ -71,27 +72,33 @@ StorePtr open_store(const Environment& environment, bool as_host, std::chrono::m
   }
 }
 
+// Until there is somebody, or `end`. A store's client waits longer and longer between two tries, so it is not made
+// before.
+void wait_for_listener(const Environment& environment, std::chrono::steady_clock::time_point end) {
+  while (!accepts_connections(environment.master_address, environment.master_port) &&
+         std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
 // A client waits for the answer of what it is connected to for ever: on a thread, and left behind where that is no
 // store.
 StorePtr open_and_watch(const Environment& environment, std::chrono::milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  wait_for_listener(environment, end);
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
   const auto opened = std::make_shared<std::promise<StorePtr>>();
   auto store = opened->get_future();
-  std::thread([environment, opened, timeout] {
+  std::thread([environment, opened, patience = std::max(left, kLastTry)] {
     try {
-      opened->set_value(open_store(environment, /*as_host=*/false, timeout));
+      opened->set_value(open_store(environment, /*as_host=*/false, patience));
     } catch (...) {
       opened->set_exception(std::current_exception());
     }
   }).detach();
-  std::optional<std::chrono::steady_clock::time_point> answered;
-  while (store.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready) {
-    const auto now = std::chrono::steady_clock::now();
-    if (!answered && accepts_connections(environment.master_address, environment.master_port)) {
-      answered = now;
-    }
-    if (answered && now - *answered > kStorePatience + environment.world_size * std::chrono::milliseconds(5)) {
-      refuse_port(environment, "must be the port of rank 0's store", "what listens there is no such store");
-    }
+  const auto bound = kStorePatience + environment.world_size * std::chrono::milliseconds(5);
+  if (store.wait_for(bound) != std::future_status::ready) {
+    refuse_port(environment, "must be the port of rank 0's store", "what listens there is no such store");
   }
   return store.get();
 }

@@ -27,7 +27,8 @@ PostedMessage post_receive(c10d::ProcessGroup& group, Peer from, int tag, at::In
   std::vector<at::Tensor> tensors{at::empty(shape, dtype)};
   const auto bytes = static_cast<std::int64_t>(tensors[0].nbytes());
   const ActionRing::Id noted = ring.post(ActionKind::kReceive, std::move(action), from.run_rank, bytes);
-  c10::intrusive_ptr<c10d::Work> work = group.recv(tensors, from.rank, tag);
+  c10::intrusive_ptr<c10d::Work> work = posted(
+      kFrom, [&] { return group.recv(tensors, from.rank, tag); }, from.run_rank);
   return {tensors[0], std::move(work), kFrom, from.run_rank, &ring, noted};
 }
 
@@ -35,7 +36,9 @@ void SendQueue::send(const at::Tensor& tensor, int tag, std::string action) {
   std::vector<at::Tensor> tensors{tensor.detach().contiguous()};
   const auto bytes = static_cast<std::int64_t>(tensors[0].nbytes());
   const ActionRing::Id noted = ring_.post(ActionKind::kSend, std::move(action), to_.run_rank, bytes);
-  pending_.push_back({tensors[0], group_->send(tensors, to_.rank, tag), kTo, to_.run_rank, &ring_, noted});
+  c10::intrusive_ptr<c10d::Work> work = posted(
+      kTo, [&] { return group_->send(tensors, to_.rank, tag); }, to_.run_rank);
+  pending_.push_back({tensors[0], std::move(work), kTo, to_.run_rank, &ring_, noted});
 }
 
 void SendQueue::complete_until(std::int64_t count) {

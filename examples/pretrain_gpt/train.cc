@@ -390,7 +390,11 @@ void run_train(const TrainOptions& options, const ScheduleRegistry& registry) {
   watch.progress().enter("the start", patience + kBehindTheCalls);
   const Rendezvous rendezvous = meet_at_store(environment, patience, mistake);
   if (mistake && environment.world_size > 1) {
-    report_from_outside(rendezvous.boards(), failure_of(mistake, environment.rank));
+    const Failure own = failure_of(mistake, environment.rank);
+    report_from_outside(rendezvous.boards(), own, /*counts=*/!rendezvous.is_host());
+    if (!rendezvous.is_host()) {  // Who has made the same mistake may be gone already, and the store with it.
+      exit_with_error(environment.rank, own.message, own.code);
+    }
   }
   watch.progress().enter("the start", patience + kBehindTheCalls);
   try {

@@ -56,7 +56,9 @@ TEST(Auto, ReadsTheBytesOfACostFile) {
   const std::string plan = "plan -s auto -P 4 -M 8 --search-evaluations 2000 --format json --cost " + path;
   const Outcome run = run_dualpipe(plan + " --memory-limit-gb 16");
   ASSERT_EQ(run.exit_code, 0) << run.err;
-  for (const auto& rank : nlohmann::json::parse(run.out)["memory"]) EXPECT_LE(rank["total"], 16e9);
+  const auto report = nlohmann::json::parse(run.out);
+  ASSERT_FALSE(report.at("memory").empty());
+  for (const auto& rank : report.at("memory")) EXPECT_LE(rank["total"], 16e9);
   const Outcome small = run_dualpipe(plan + " --memory-limit-gb 9");
   EXPECT_EQ(small.exit_code, 2);
   EXPECT_EQ(small.err,

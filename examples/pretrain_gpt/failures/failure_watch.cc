@@ -92,8 +92,15 @@ std::string own_place(const Standing& standing) { return standing.place == "the 
 
 }  // namespace
 
-void report_from_outside(const OpenBoard& open_board, const Failure& failure) {
-  within(2s, [=] { return open_board(2s)->set_first(kRecord, to_text(failure)); });
+void report_from_outside(const OpenBoard& open_board, const Failure& failure, bool counts) {
+  within(2s, [=] {
+    const std::unique_ptr<Board> board = open_board(2s);
+    const std::string record = board->set_first(kRecord, to_text(failure));
+    if (counts) {
+      board->add(kReaders, 1);
+    }
+    return record;
+  });
 }
 
 FailureWatch::FailureWatch(int rank, int world_size)

@@ -117,7 +117,8 @@ class FailureWatch {
   std::thread guard_, beat_;
 };
 
-// Has `failure` recorded where this process cannot take part; gives up after a moment.
-void report_from_outside(const OpenBoard& open_board, const Failure& failure);
+// Has `failure` recorded where this process cannot take part; gives up after a moment. `counts`: it is one of those that
+// the host of the store waits for, and is not going to read the record.
+void report_from_outside(const OpenBoard& open_board, const Failure& failure, bool counts = false);
 
 }  // namespace pretrain_gpt

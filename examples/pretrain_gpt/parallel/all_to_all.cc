@@ -14,6 +14,8 @@
 namespace pretrain_gpt {
 namespace {
 
+constexpr const char* kWhat = "an all-to-all";
+
 std::int64_t sum(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
@@ -63,7 +65,7 @@ class PendingRows : public PendingTensors {
 
   Tensors wait() override {
     if (work_) {
-      wait_for(*work_, "an all-to-all");
+      wait_for(*work_, kWhat);
     }
     work_.reset();
     sent_.reset();
@@ -83,7 +85,7 @@ c10::intrusive_ptr<c10d::Work> post(const at::Tensor& sent, const at::Tensor& re
 // Its newer name is not in every LibTorch that this builds with.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
-  return group.group->alltoall_base(out, in, receive, send);
+  return posted(kWhat, [&] { return group.group->alltoall_base(out, in, receive, send); });
 #pragma GCC diagnostic pop
 }
 

@@ -31,7 +31,7 @@ at::Tensor all_reduce(const at::Tensor& x, const LayerGroup& group, c10d::Reduce
   Tensors tensors{owned(x, sum_dtype(x))};
   c10d::AllreduceOptions options;
   options.reduceOp = operation;
-  wait_for(*group.group->allreduce(tensors, options), kWhat);
+  wait_for(*posted(kWhat, [&] { return group.group->allreduce(tensors, options); }), kWhat);
   return tensors[0].to(x.scalar_type());
 }
 
@@ -57,7 +57,7 @@ at::Tensor join(const at::Tensor& x, const LayerGroup& group) {
   for (int rank = 0; rank < group.size(); ++rank) {
     all[0].push_back(at::empty_like(mine[0]));
   }
-  wait_for(*group.group->allgather(all, mine), kWhat);
+  wait_for(*posted(kWhat, [&] { return group.group->allgather(all, mine); }), kWhat);
   return at::cat(all[0], 1);
 }
 
@@ -73,7 +73,7 @@ at::Tensor sum_and_split(const at::Tensor& x, const LayerGroup& group) {
     parts[0].push_back(owned(x.narrow(1, rank * length, length), sum_dtype(x)));
   }
   Tensors mine{at::empty_like(parts[0][0])};
-  wait_for(*group.group->reduce_scatter(mine, parts), kWhat);
+  wait_for(*posted(kWhat, [&] { return group.group->reduce_scatter(mine, parts); }), kWhat);
   return mine[0].to(x.scalar_type());
 }
 

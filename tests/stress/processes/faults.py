@@ -91,6 +91,9 @@ class Faults:
     def __init__(self, build: Path, folder: Path, seed: int) -> None:
         self.program = build / "bin" / "pretrain_gpt"
         self.library = build / "tests" / "libstress_fault.so"
+        for file in (self.program, self.library):
+            if not file.exists():
+                sys.exit(f"{file} must be built; for example cmake --build {build}")
         self.folder, self.random = folder, random.Random(seed)
         (folder / "small").mkdir()
         (folder / "large").mkdir()
