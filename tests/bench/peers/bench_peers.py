@@ -17,6 +17,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "executor")]
 from bounds import bound, missed  # noqa: E402
 from engine_figures import MICROBATCHES, PACE_MS, RANKS, SIZES, Samples, step_of, without_compute  # noqa: E402
+from memory import make_room  # noqa: E402
 from program import leave_with, parser_of, report_and_judge  # noqa: E402
 from rank_group import Failed, RankGroup  # noqa: E402
 
@@ -143,6 +144,7 @@ def measure(options):
         groups = Groups(options, stack)
         ideal_ms = ideals(groups, options)
         cpu = take_turns(computing_nothing(groups, options), options.cpu_rounds)
+        make_room()
         real_time = groups.real_time(True)
         steps = {size: take_turns(stepping(groups, ideal_ms, size, options), options.rounds, SHOWN_ALONE)
                  for size in options.sizes}
