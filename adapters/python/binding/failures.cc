@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <utility>
+
 #include "plugin/runtime/store_failure_channel.h"
 #include "plugin/schedule/error.h"
 #include "plugin/schedule/text.h"
@@ -147,7 +149,7 @@ void bind_failures(py::module_& module) {
       .def("__str__", &FailureRecord::to_string);
   py::register_exception_translator([](std::exception_ptr thrown) {
     try {
-      std::rethrow_exception(thrown);
+      std::rethrow_exception(std::move(thrown));
     } catch (const ScheduleError& mistake) {
       set_schedule_error(mistake);
     } catch (const PipelineError& error) {
