@@ -13,6 +13,7 @@
 
 #include "examples/pretrain_gpt/failures/exit_code.h"
 #include "examples/pretrain_gpt/failures/lifeline.h"
+#include "examples/pretrain_gpt/failures/within.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -87,15 +88,9 @@ StorePtr open_and_watch(const Environment& environment, std::chrono::millisecond
   const auto end = std::chrono::steady_clock::now() + timeout;
   wait_for_listener(environment, end);
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-  const auto opened = std::make_shared<std::promise<StorePtr>>();
-  auto store = opened->get_future();
-  std::thread([environment, opened, patience = std::max(left, kLastTry)] {
-    try {
-      opened->set_value(open_store(environment, /*as_host=*/false, patience));
-    } catch (...) {
-      opened->set_exception(std::current_exception());
-    }
-  }).detach();
+  auto store = aside([environment, patience = std::max(left, kLastTry)] {
+    return open_store(environment, /*as_host=*/false, patience);
+  });
   const auto bound = kStorePatience + environment.world_size * std::chrono::milliseconds(5);
   if (store.wait_for(bound) != std::future_status::ready) {
     refuse_port(environment, "must be the port of rank 0's store", "what listens there is no such store");

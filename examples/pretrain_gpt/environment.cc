@@ -189,6 +189,20 @@ std::optional<Environment> read_meeting_place(const GetVariable& get) {
   }
 }
 
+std::optional<int> rank_as_told(const GetVariable& get) {
+  const Reader reader(get);
+  for (const Launcher* launcher : {&kTorchrun, &kOpenMpi, &kHydra, &kSlurm}) {
+    if (reader.text(launcher->rank)) {
+      try {
+        return reader.integer(launcher->rank, std::numeric_limits<int>::min(), Reader::kNoLimit);
+      } catch (const UserError&) {
+        return std::nullopt;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<std::string> process_variable(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);

@@ -41,6 +41,9 @@ Environment read_environment(const GetVariable& get);
 // Where the run's store should be, as far as that can be told when read_environment() throws; else nothing.
 std::optional<Environment> read_meeting_place(const GetVariable& get);
 
+// This process's rank as a launcher told it, as far as that can be told when read_environment() throws; else nothing.
+std::optional<int> rank_as_told(const GetVariable& get);
+
 // Variables of this process.
 std::optional<std::string> process_variable(const std::string& name);
 

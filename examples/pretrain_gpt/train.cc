@@ -2,10 +2,8 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <memory>
@@ -349,25 +347,12 @@ Rendezvous meet_at_store(const Environment& environment, std::chrono::seconds ti
 constexpr std::chrono::seconds kTimeoutWithoutPlan{10};
 constexpr std::chrono::seconds kBehindTheCalls{10};  // Which say more than the watch, where they return.
 
-// As far as that can be told where the environment cannot be read.
-std::optional<int> rank_as_told() {
-  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
-    if (const auto text = process_variable(name)) {
-      int rank = 0;
-      const char* end = text->data() + text->size();
-      const auto [stop, error] = std::from_chars(text->data(), end, rank);
-      return error == std::errc{} && stop == end ? std::optional(rank) : std::nullopt;
-    }
-  }
-  return std::nullopt;
-}
-
 Environment read_own_environment() {
   try {
     return read_environment(process_variable);
   } catch (const std::exception& mistake) {
     report_bad_environment(mistake);
-    exit_with_error(rank_as_told(), mistake.what(), exit_code_of(mistake));
+    exit_with_error(rank_as_told(process_variable), mistake.what(), exit_code_of(mistake));
   }
 }
 

@@ -14,7 +14,8 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 // Gloo throws where a message is posted, if the peer is known to be gone by then.
 TEST(Posted, ABrokenLinkIsALostPeer) {
   try {
-    posted("a message to another rank", []() -> WorkPtr { throw std::runtime_error("Connection reset by peer"); }, 3);
+    posted(
+        "a message to another rank", []() -> WorkPtr { throw std::runtime_error("Connection reset by peer"); }, 3);
     FAIL() << "nothing was thrown";
   } catch (const PeerLost& lost) {
     EXPECT_STREQ(lost.what(), "a message to another rank failed: Connection reset by peer");

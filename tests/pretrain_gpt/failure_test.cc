@@ -488,14 +488,15 @@ class FarewellLine : public Lifeline {
 
 using testing::ExitedWithCode;
 
+// Rank 1 of 2, at the regular end of its run.
+void finish_with(WatchLinks links, std::chrono::milliseconds patience = 60s) {
+  FailureWatch watch(1, 2);
+  watch.join(std::move(links));
+  watch.finish(patience);
+}
+
 TEST(WatchDeathTest, AFinishedRunEndsWell) {
-  EXPECT_EXIT(
-      {
-        FailureWatch watch(1, 2);
-        watch.join(links([](const std::string&) {}, /*is_host=*/true));
-        watch.finish(60s);
-      },
-      ExitedWithCode(0), "");
+  EXPECT_EXIT(finish_with(links([](const std::string&) {}, /*is_host=*/true)), ExitedWithCode(0), "");
 }
 
 TEST(WatchDeathTest, AStopThatAllAgreedAboutKeepsItsCode) {
@@ -509,23 +510,12 @@ TEST(WatchDeathTest, AStopThatAllAgreedAboutKeepsItsCode) {
 }
 
 TEST(WatchDeathTest, AStoreThatIsSilentBehindTheEndIsLeft) {
-  EXPECT_EXIT(
-      {
-        FailureWatch watch(1, 2);
-        watch.join(links(at("left", stick)));
-        watch.finish(60s);
-      },
-      ExitedWithCode(0), "");
+  EXPECT_EXIT(finish_with(links(at("left", stick))), ExitedWithCode(0), "");
 }
 
 TEST(WatchDeathTest, AStoreThatIsGoneBehindTheEndIsNoFailure) {
-  EXPECT_EXIT(
-      {
-        FailureWatch watch(1, 2);
-        watch.join(links(at("left", [](const std::string&) { throw std::runtime_error("gone"); })));
-        watch.finish(60s);
-      },
-      ExitedWithCode(0), "");
+  EXPECT_EXIT(finish_with(links(at("left", [](const std::string&) { throw std::runtime_error("gone"); }))),
+              ExitedWithCode(0), "");
 }
 
 TEST(WatchDeathTest, RankZerosFarewellStandsForTheStore) {
@@ -545,23 +535,14 @@ TEST(WatchDeathTest, RankZerosFarewellStandsForTheStore) {
 }
 
 TEST(WatchDeathTest, AStoreThatIsSilentBeforeTheEndIsATimeout) {
-  EXPECT_EXIT(
-      {
-        FailureWatch watch(1, 2);
-        watch.join(links(stick));
-        watch.finish(100ms);
-      },
-      ExitedWithCode(14), "the store that all ranks share does not answer: its host is stopped or lost");
+  EXPECT_EXIT(finish_with(links(stick), 100ms), ExitedWithCode(14),
+              "the store that all ranks share does not answer: its host is stopped or lost");
 }
 
 TEST(WatchDeathTest, AStoreThatIsGoneBeforeTheEndIsAFailure) {
-  EXPECT_EXIT(
-      {
-        FailureWatch watch(1, 2);
-        watch.join(links(at("finished", [](const std::string&) { throw std::runtime_error("gone"); })));
-        watch.finish(60s);
-      },
-      ExitedWithCode(12), "rank 1 lost the others: the store that all ranks share was lost at the end of the run");
+  EXPECT_EXIT(finish_with(links(at("finished", [](const std::string&) { throw std::runtime_error("gone"); }))),
+              ExitedWithCode(12),
+              "rank 1 lost the others: the store that all ranks share was lost at the end of the run");
 }
 
 TEST(WatchDeathTest, RanksThatDoNotMeetLeaveByThemselves) {

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,19 @@ def changed_lines(adapter: str) -> int:
     return sum(line[:1] in ("+", "-") and line[:3] not in ("+++", "---") for line in lines)
 
 
+def _environment(paths: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:
+    """``paths`` go ahead of PYTHONPATH."""
+    known = filter(None, [os.environ.get("PYTHONPATH")])
+    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **variables,
+            "PYTHONPATH": os.pathsep.join([*paths, *known])}
+
+
 def torchrun(script: Path, ranks: int, paths: tuple[str, ...] = (), limit_s: float = 150, **variables: str) -> str:
     """Output of a run that ended well. ``paths`` go ahead of PYTHONPATH."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **variables}
-    environment["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", "0",
                "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script)]
-    run = subprocess.run(command, cwd=script.parent, env=environment, capture_output=True, text=True, timeout=limit_s)
+    run = subprocess.run(command, cwd=script.parent, env=_environment(paths, variables), capture_output=True, text=True,
+                         timeout=limit_s)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 
@@ -47,11 +53,9 @@ def compare(script: Path, ranks: int, schedules: Sequence[str], paths: tuple[str
     folder = script.parent / "ab"
     command = " ".join([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
                         str(script)])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **variables}
-    environment["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])])
     run = subprocess.run([sys.executable, "-m", "dualpipe", "ab", "--command", command, "--schedules",
                           ",".join(schedules), "--rounds", "1", "--warmup", "2", "--output", str(folder)],
-                         env=environment, capture_output=True, text=True, timeout=300)
+                         env=_environment(paths, variables), capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stdout + run.stderr
     return json.loads((folder / "comparison.json").read_text())
 
