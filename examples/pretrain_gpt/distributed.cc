@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "examples/pretrain_gpt/failures/exit_code.h"
-#include "examples/pretrain_gpt/failures/lifeline.h"
 #include "examples/pretrain_gpt/failures/within.h"
+#include "examples/pretrain_gpt/sockets.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -25,14 +25,15 @@ std::shared_ptr<gloo::transport::Device> gloo_device(const Environment& environm
   if (const auto interface = process_variable("GLOO_SOCKET_IFNAME")) {
     return ProcessGroupGloo::createDeviceForInterface(*interface);
   }
-  if (environment.local_world_size == environment.world_size) {
+  if (is_on_one_machine(environment)) {
     return ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
   }
   return ProcessGroupGloo::createDefaultDevice();
 }
 
-constexpr std::chrono::milliseconds kStorePatience{4000};  // For an answer of who listens.
-constexpr std::chrono::milliseconds kLastTry{1000};        // Where nobody does: the client says why.
+// For an answer of who listens. A store that other machines reach may ask servers of names about each of them.
+constexpr std::chrono::milliseconds kStorePatience{4000}, kDistantPatience{30000};
+constexpr std::chrono::milliseconds kLastTry{1000};  // Where nobody does: the client says why.
 
 [[noreturn]] void refuse_port(const Environment& environment, const std::string& rule, const std::string& given) {
   throw RunError(ExitCode::kStart, fmt::format("[MASTER_PORT] {}, got {}:{}: {}; for example MASTER_PORT={}", rule,
@@ -59,6 +60,13 @@ class StoreBoard : public Board {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
+// The store's, of a run on one machine. LibTorch's own is of IPv6 on every interface, to which 127.0.0.1 comes in a
+// form that /etc/hosts does not know: the store's one thread would ask a server of names who each client is.
+std::optional<int> loopback_socket(const Environment& environment) {
+  auto bound = bind_on_loopback(environment.master_address, environment.master_port);
+  return bound ? std::optional(bound->release()) : std::nullopt;
+}
+
 StorePtr open_store(const Environment& environment, bool as_host, std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(environment.master_port);
@@ -66,6 +74,9 @@ StorePtr open_store(const Environment& environment, bool as_host, std::chrono::m
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
+    if (as_host && is_on_one_machine(environment)) {
+      options.masterListenFd = loopback_socket(environment);
+    }
     return c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
   } catch (const std::exception& error) {
     refuse_port(environment, as_host ? "must be a free port" : "and MASTER_ADDR must lead to rank 0",
@@ -91,7 +102,9 @@ StorePtr open_and_watch(const Environment& environment, std::chrono::millisecond
   auto store = aside([environment, patience = std::max(left, kLastTry)] {
     return open_store(environment, /*as_host=*/false, patience);
   });
-  const auto bound = kStorePatience + environment.world_size * std::chrono::milliseconds(5);
+  const bool is_near = is_on_one_machine(environment) && !environment.launcher_hosts_store;
+  const auto bound =
+      (is_near ? kStorePatience : kDistantPatience) + environment.world_size * std::chrono::milliseconds(5);
   if (store.wait_for(bound) != std::future_status::ready) {
     refuse_port(environment, "must be the port of rank 0's store", "what listens there is no such store");
   }

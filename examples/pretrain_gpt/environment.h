@@ -33,6 +33,10 @@ struct Environment {
   std::string run_id;                 // Of the launcher, or of the Slurm job; "" where there is none.
 };
 
+inline bool is_on_one_machine(const Environment& environment) {
+  return environment.local_world_size == environment.world_size;
+}
+
 using GetVariable = std::function<std::optional<std::string>(const std::string& name)>;
 
 // Throws UserError naming the variable where a value is no number, out of range, or missing beside another.

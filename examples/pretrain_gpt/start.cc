@@ -23,10 +23,6 @@ constexpr const char* kLine = "lifeline";
 constexpr const char* kComplete = "roll/complete";
 constexpr std::chrono::milliseconds kConnectPatience{3000};
 
-bool is_on_one_machine(const Environment& environment) {
-  return environment.local_world_size == environment.world_size;
-}
-
 // "<port> <greeting> <host>"
 std::unique_ptr<Lifeline> host_lifeline(const Environment& environment, const ProcessIdentity& process, Board& board) {
   const std::string greeting = fmt::format("pretrain_gpt-{}-{}", process.pid, process.started);

@@ -27,6 +27,7 @@ from trainer_ranks import prepare_data, rank_variables, train_command  # noqa: E
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 CONFIGURATION, START, PEER_LOST, EXCEPTION, TIMEOUT, NOT_FINITE, CHECKPOINT, PREEMPTED = range(10, 18)
 DEATH, STEP_TIMEOUT, BOUND_OF_START = 2, 4, 5
+LISTENS = "0A"  # In /proc/net/tcp.
 SLACK = 3  # Of the scheduler of a busy machine.
 
 CONFIG = f"""
@@ -50,6 +51,15 @@ def accepts_connections(port):
     except OSError:
         return False
     return True
+
+
+def listeners(port):
+    """The addresses of this machine on which something listens at that port."""
+    rows = [row.split() for table in ("tcp", "tcp6")
+            for row in pathlib.Path("/proc/net", table).read_text().splitlines()[1:]]
+    ends = [row[1].split(":") for row in rows if row[3] == LISTENS]
+    return [socket.inet_ntoa(bytes.fromhex(address)[::-1]) if len(address) == 8 else address
+            for address, number in ends if int(number, 16) == port]
 
 
 class Run:
@@ -302,6 +312,13 @@ class FailuresTest(unittest.TestCase):
         with self.start(2, variables={rank: {**slurm, "SLURM_PROCID": str(rank)} for rank in range(2)}) as run:
             self.assertEqual(run.wait(BOUND_OF_START), [CONFIGURATION] * 2, run.all_text())
             self.assertIn("[WORLD_SIZE] must not contradict SLURM_NTASKS = 4", run.text(0))
+
+    def test_the_store_of_one_machine_listens_on_its_loopback(self):
+        # Each client's name would be asked for else, and a server of names that is slow would hold up the run.
+        port = free_port()
+        with self.start(2, port=port) as run:
+            run.wait_for_steps(1)
+            self.assertEqual(listeners(port), ["127.0.0.1"])
 
     def test_a_port_of_something_else(self):
         with socket.socket() as foreign:

@@ -1,11 +1,14 @@
 #include "tests/support/run_processes.h"
 
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <exception>
@@ -15,6 +18,7 @@
 #include <map>
 #include <sstream>
 #include <stdexcept>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -37,12 +41,28 @@ std::map<std::string, ProcessBody>& bodies() {
   return registered;
 }
 
+// Bound to a free port. LibTorch's own socket is of IPv6, for which the store would ask a server of names who each
+// client is, and wait.
+int loopback_socket() {
+  const int bound = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (bound < 0 || ::bind(bound, reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) {
+    throw std::system_error(errno, std::generic_category(), "a free port");
+  }
+  return bound;
+}
+
 c10::intrusive_ptr<c10d::TCPStore> make_store(int port, bool server, std::chrono::milliseconds timeout) {
   c10d::TCPStoreOptions options;
   options.port = static_cast<std::uint16_t>(port);
   options.isServer = server;
   options.waitWorkers = false;
   options.timeout = timeout;
+  if (server) {
+    options.masterListenFd = loopback_socket();
+  }
   return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
 }
 

@@ -1,12 +1,7 @@
 #include "examples/pretrain_gpt/failures/lifeline.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -55,53 +50,6 @@ void say(int socket, const std::string& text) {
   (void)::send(socket, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-Descriptor listen_on_any_port(bool loopback_only) {
-  Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(loopback_only ? INADDR_LOOPBACK : INADDR_ANY);
-  if (listener.get() < 0 || ::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-      ::listen(listener.get(), SOMAXCONN) != 0) {
-    fail("a port for the lines between ranks");
-  }
-  return listener;
-}
-
-bool connects(int socket, const addrinfo& to, Clock::time_point end) {
-  if (::connect(socket, to.ai_addr, to.ai_addrlen) == 0) {
-    return true;
-  }
-  if (errno != EINPROGRESS) {
-    return false;
-  }
-  pollfd ready{socket, POLLOUT, 0};
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
-  int error = ETIMEDOUT;
-  socklen_t length = sizeof error;
-  const bool answered = ::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(0, left))) > 0;
-  const bool known = answered && ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length) == 0;
-  errno = error;
-  return known && error == 0;
-}
-
-Descriptor connect_to(const std::string& host, int port, Clock::time_point end) {
-  addrinfo wanted{}, *found = nullptr;
-  wanted.ai_family = AF_INET;
-  wanted.ai_socktype = SOCK_STREAM;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0) {
-    errno = EHOSTUNREACH;
-    return Descriptor();
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> addresses(found, &::freeaddrinfo);
-  for (const addrinfo* to = found; to != nullptr; to = to->ai_next) {
-    Descriptor socket(::socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (socket.get() >= 0 && connects(socket.get(), *to, end)) {
-      return socket;
-    }
-  }
-  return Descriptor();
-}
-
 class LifelineEnd : public Lifeline {
  public:
   explicit LifelineEnd(Descriptor socket) : socket_(std::move(socket)) {}
@@ -148,30 +96,10 @@ class LifelineEnd : public Lifeline {
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (number_ >= 0) {
-    ::close(number_);
-  }
-}
-
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  std::swap(number_, other.number_);
-  return *this;
-}
-
-int Descriptor::release() { return std::exchange(number_, -1); }
-
 LifelineHub::LifelineHub(int world_size, bool loopback_only, std::string greeting)
     : world_size_(world_size), greeting_(std::move(greeting)), listener_(listen_on_any_port(loopback_only)) {}
 
-int LifelineHub::port() const {
-  sockaddr_in address{};
-  socklen_t length = sizeof address;
-  if (::getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    fail("the port of the lines between ranks");
-  }
-  return ntohs(address.sin_port);
-}
+int LifelineHub::port() const { return port_of(listener_); }
 
 void LifelineHub::add_to(std::vector<int>& descriptors) const {
   descriptors.push_back(listener_.get());
@@ -246,10 +174,6 @@ void LifelineHub::tell_all(const std::string& words) {
 void LifelineHub::say_farewell() {
   parting_ = true;
   tell_all(std::string(kFarewell, 3));
-}
-
-bool accepts_connections(const std::string& host, int port) {
-  return connect_to(host, port, Clock::now() + std::chrono::milliseconds(500)).get() >= 0;
 }
 
 std::unique_ptr<Lifeline> connect_lifeline(const std::vector<std::string>& hosts, int port, int rank,

@@ -15,21 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "examples/pretrain_gpt/sockets.h"
+
 namespace pretrain_gpt {
-
-// A file descriptor that is closed with its owner.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  ~Descriptor();
-  Descriptor(Descriptor&& other) noexcept : number_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  int get() const { return number_; }
-  int release();
-
- private:
-  int number_;
-};
 
 struct LifelineNews {
   std::vector<int> lost;             // Ranks whose connection has closed without a farewell.
@@ -84,9 +72,6 @@ class LifelineHub : public Lifeline {
   std::size_t ended_ = 0;
   bool parting_ = false;
 };
-
-// Whether something listens there, by connecting once.
-bool accepts_connections(const std::string& host, int port);
 
 // Of the other ranks. Throws std::system_error where no address leads there within `timeout`.
 std::unique_ptr<Lifeline> connect_lifeline(const std::vector<std::string>& hosts, int port, int rank,
