@@ -60,11 +60,16 @@ class StoreBoard : public Board {
 
 using StorePtr = c10::intrusive_ptr<c10d::Store>;
 
-// The store's, of a run on one machine. LibTorch's own is of IPv6 on every interface, to which 127.0.0.1 comes in a
-// form that /etc/hosts does not know: the store's one thread would ask a server of names who each client is.
-std::optional<int> loopback_socket(const Environment& environment) {
-  auto bound = bind_on_loopback(environment.master_address, environment.master_port);
-  return bound ? std::optional(bound->release()) : std::nullopt;
+// Where rank 0 hosts the store for this machine alone. LibTorch's own socket is of IPv6 on every interface, to which
+// 127.0.0.1 comes in a form that /etc/hosts does not know: the store's one thread would ask a server of names who each
+// client is.
+std::optional<std::string> loopback_of(const Environment& environment) {
+  const bool is_our_own = is_on_one_machine(environment) && !environment.launcher_hosts_store;
+  return is_our_own ? loopback_address(environment.master_address) : std::nullopt;
+}
+
+std::string address_of(const Environment& environment) {
+  return loopback_of(environment).value_or(environment.master_address);
 }
 
 StorePtr open_store(const Environment& environment, bool as_host, std::chrono::milliseconds timeout) {
@@ -74,10 +79,11 @@ StorePtr open_store(const Environment& environment, bool as_host, std::chrono::m
   options.waitWorkers = false;
   options.timeout = timeout;
   try {
-    if (as_host && is_on_one_machine(environment)) {
-      options.masterListenFd = loopback_socket(environment);
+    const std::string address = address_of(environment);
+    if (as_host && loopback_of(environment)) {
+      options.masterListenFd = bind_to(address, environment.master_port).release();
     }
-    return c10::make_intrusive<c10d::TCPStore>(environment.master_address, options);
+    return c10::make_intrusive<c10d::TCPStore>(address, options);
   } catch (const std::exception& error) {
     refuse_port(environment, as_host ? "must be a free port" : "and MASTER_ADDR must lead to rank 0",
                 first_line(error.what()));
@@ -87,7 +93,7 @@ StorePtr open_store(const Environment& environment, bool as_host, std::chrono::m
 // Until there is somebody, or `end`. A store's client waits longer and longer between two tries, so it is not made
 // before.
 void wait_for_listener(const Environment& environment, std::chrono::steady_clock::time_point end) {
-  while (!accepts_connections(environment.master_address, environment.master_port) &&
+  while (!accepts_connections(address_of(environment), environment.master_port) &&
          std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
@@ -102,9 +108,8 @@ StorePtr open_and_watch(const Environment& environment, std::chrono::millisecond
   auto store = aside([environment, patience = std::max(left, kLastTry)] {
     return open_store(environment, /*as_host=*/false, patience);
   });
-  const bool is_near = is_on_one_machine(environment) && !environment.launcher_hosts_store;
-  const auto bound =
-      (is_near ? kStorePatience : kDistantPatience) + environment.world_size * std::chrono::milliseconds(5);
+  const auto patience = loopback_of(environment) ? kStorePatience : std::clamp(left, kStorePatience, kDistantPatience);
+  const auto bound = patience + environment.world_size * std::chrono::milliseconds(5);
   if (store.wait_for(bound) != std::future_status::ready) {
     refuse_port(environment, "must be the port of rank 0's store", "what listens there is no such store");
   }

@@ -28,8 +28,8 @@ namespace pretrain_gpt {
 class Rendezvous {
  public:
   // Hosts the store where this rank has to, and connects to it, within `timeout`. Throws RunError(kStart) where the
-  // port is taken, nobody answers, or what listens there gives no answer of a store in time: four seconds where rank 0
-  // of this machine should, else thirty.
+  // port is taken, nobody answers, or what listens there gives no answer of a store in time: four seconds on
+  // this machine's loopback, else up to thirty.
   Rendezvous(const Environment& environment, std::chrono::milliseconds timeout);
 
   // This thread's client. Its waits last as long as the timeout of the constructor.

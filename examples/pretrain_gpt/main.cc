@@ -14,7 +14,6 @@
 #include "examples/pretrain_gpt/failures/exit_code.h"
 #include "examples/pretrain_gpt/parallel/rank_layout.h"
 #include "examples/pretrain_gpt/run_variables.h"
-#include "examples/pretrain_gpt/sockets.h"
 #include "examples/pretrain_gpt/train.h"
 
 namespace {
@@ -114,7 +113,6 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   // A peer that has gone is an error of the call that talks to it, not the end of this process.
   std::signal(SIGPIPE, SIG_IGN);
-  ask_names_briefly();
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {

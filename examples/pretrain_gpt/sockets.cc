@@ -1,5 +1,6 @@
 #include "examples/pretrain_gpt/sockets.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -22,7 +23,7 @@ using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
 [[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
 
-// None where there is none. `family` AF_UNSPEC for all.
+// None where there is none.
 Addresses addresses_of(const std::string& host, int port, int family) {
   addrinfo wanted{}, *found = nullptr;
   wanted.ai_family = family;
@@ -50,13 +51,6 @@ bool connects(int socket, const addrinfo& to, Clock::time_point end) {
   const bool known = answered && ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length) == 0;
   errno = error;
   return known && error == 0;
-}
-
-bool is_loopback(const sockaddr& address) {
-  if (address.sa_family == AF_INET) {
-    return (ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr) >> 24) == IN_LOOPBACKNET;
-  }
-  return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr);
 }
 
 }  // namespace
@@ -96,29 +90,27 @@ int port_of(const Descriptor& socket) {
                                             : reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
 }
 
-// A store's clients try IPv6 first.
-std::optional<Descriptor> bind_on_loopback(const std::string& host, int port) {
-  for (const int family : {AF_INET6, AF_INET}) {
-    const Addresses found = addresses_of(host, port, family);
-    if (!found || !is_loopback(*found->ai_addr)) {
-      continue;
-    }
-    Descriptor bound = tcp_socket(family, 0);
-    const int yes = 1;
-    if (bound.get() >= 0 && ::setsockopt(bound.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
-        ::bind(bound.get(), found->ai_addr, found->ai_addrlen) == 0) {
-      return bound;
-    }
-    if (errno != EAFNOSUPPORT && errno != EADDRNOTAVAIL) {
-      fail(fmt::format("port {}", port));
-    }
-  }
-  return std::nullopt;
+std::optional<std::string> loopback_address(const std::string& host) {
+  const std::string address = host == "localhost" ? "127.0.0.1" : host;
+  in_addr number{};
+  const bool is_address = ::inet_pton(AF_INET, address.c_str(), &number) == 1;
+  return is_address && (ntohl(number.s_addr) >> 24) == IN_LOOPBACKNET ? std::optional(address) : std::nullopt;
 }
 
-Descriptor connect_to(const std::string& host, int port, Clock::time_point end) {
+Descriptor bind_to(const std::string& address, int port) {
+  const Addresses found = addresses_of(address, port, AF_UNSPEC);
+  Descriptor bound = found ? tcp_socket(found->ai_family, 0) : Descriptor();
+  const int yes = 1;
+  if (bound.get() < 0 || ::setsockopt(bound.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
+      ::bind(bound.get(), found->ai_addr, found->ai_addrlen) != 0) {
+    fail(fmt::format("port {} of {}", port, address));
+  }
+  return bound;
+}
+
+Descriptor connect_to(const std::string& host, int port, Clock::time_point end, Protocol protocol) {
+  const Addresses addresses = addresses_of(host, port, protocol == Protocol::kIPv4 ? AF_INET : AF_INET6);
   errno = EHOSTUNREACH;
-  const Addresses addresses = addresses_of(host, port, AF_UNSPEC);
   for (const addrinfo* to = addresses.get(); to != nullptr; to = to->ai_next) {
     Descriptor socket = tcp_socket(to->ai_family, SOCK_NONBLOCK);
     if (socket.get() >= 0 && connects(socket.get(), *to, end)) {
@@ -129,9 +121,12 @@ Descriptor connect_to(const std::string& host, int port, Clock::time_point end) 
 }
 
 bool accepts_connections(const std::string& host, int port) {
-  return connect_to(host, port, Clock::now() + std::chrono::milliseconds(500)).get() >= 0;
+  const auto by = [&](Protocol protocol) {
+    return connect_to(host, port, Clock::now() + std::chrono::milliseconds(500), protocol).get() >= 0;
+  };
+  return by(Protocol::kIPv4) || by(Protocol::kIPv6);
 }
 
-void ask_names_briefly() { ::setenv("RES_OPTIONS", "timeout:1", /*overwrite=*/0); }
+void ask_names_briefly() { ::setenv("RES_OPTIONS", "timeout:1 attempts:1", /*overwrite=*/0); }
 
 }  // namespace pretrain_gpt

@@ -29,19 +29,23 @@ Descriptor listen_on_any_port(bool loopback_only);
 // The port that a socket is bound to. Throws std::system_error.
 int port_of(const Descriptor& socket);
 
-// Bound to `port` of the loopback address that `host` is, not listening yet; nothing where it is none. Throws
-// std::system_error where the port is taken.
-std::optional<Descriptor> bind_on_loopback(const std::string& host, int port);
+// The IPv4 loopback address that `host` stands for: itself, or 127.0.0.1 for localhost; else nothing.
+std::optional<std::string> loopback_address(const std::string& host);
 
-// A connection, or no descriptor and errno where none came about before `end`.
-Descriptor connect_to(const std::string& host, int port, std::chrono::steady_clock::time_point end);
+// Bound, not listening yet. Throws std::system_error where something listens there.
+Descriptor bind_to(const std::string& address, int port);
+
+// Over IPv4, or IPv6. No descriptor and errno where no connection came about before `end`.
+enum class Protocol { kIPv4, kIPv6 };
+Descriptor connect_to(const std::string& host, int port, std::chrono::steady_clock::time_point end,
+                      Protocol protocol = Protocol::kIPv4);
 
 // Whether something listens there, by connecting once.
 bool accepts_connections(const std::string& host, int port);
 
-// LibTorch asks for the name of whoever is at the other end of a store's connection, for its messages, and a server
-// of names that loses a question would hold up the store for the resolver's five seconds: a second will do. Before the
-// process has threads; a RES_OPTIONS of the user's stays.
+// LibTorch asks for the name of whoever is at the other end of a store's connection, for its messages, and with a
+// server of names that does not answer a run would wait for the resolver's ten seconds. One will do on one machine,
+// where nothing else is asked for. Before the process has threads; a RES_OPTIONS of the user's stays.
 void ask_names_briefly();
 
 }  // namespace pretrain_gpt

@@ -25,6 +25,7 @@
 #include "examples/pretrain_gpt/optimizer.h"
 #include "examples/pretrain_gpt/run_variables.h"
 #include "examples/pretrain_gpt/schedule_choice.h"
+#include "examples/pretrain_gpt/sockets.h"
 #include "examples/pretrain_gpt/start.h"
 #include "examples/pretrain_gpt/tensor_memory.h"
 #include "examples/pretrain_gpt/timeline_recorder.h"
@@ -360,6 +361,9 @@ Environment read_own_environment() {
 
 void run_train(const TrainOptions& options, const ScheduleRegistry& registry) {
   const Environment environment = read_own_environment();
+  if (is_on_one_machine(environment)) {
+    ask_names_briefly();
+  }
   FailureWatch watch(environment.rank, environment.world_size);
   limit_threads(environment);
   std::optional<TrainPlan> plan;

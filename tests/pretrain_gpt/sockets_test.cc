@@ -6,6 +6,10 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -21,38 +25,43 @@ std::string address_of(const Descriptor& socket) {
   return ::inet_ntop(AF_INET, &address.sin_addr, text.data(), text.size());
 }
 
-TEST(Sockets, LoopbackIsBoundAsItIsNamed) {
-  for (const std::string host : {"127.0.0.1", "127.0.0.2"}) {
-    const auto bound = bind_on_loopback(host, 0);
-    ASSERT_TRUE(bound.has_value()) << host;
-    EXPECT_EQ(address_of(*bound), host);
+TEST(Sockets, LoopbackByName) {
+  EXPECT_EQ(loopback_address("127.0.0.1"), "127.0.0.1");
+  EXPECT_EQ(loopback_address("127.1.2.3"), "127.1.2.3");
+  EXPECT_EQ(loopback_address("localhost"), "127.0.0.1");
+  for (const char* other : {"192.0.2.1", "::1", "node0", "localhost.example", "127.0.0.1.example", "1270.0.0.1", ""}) {
+    EXPECT_EQ(loopback_address(other), std::nullopt) << other;
   }
 }
 
-TEST(Sockets, OtherAddressesAreLeftAlone) {
-  EXPECT_FALSE(bind_on_loopback("192.0.2.1", 0).has_value());
-  EXPECT_FALSE(bind_on_loopback("2001:db8::1", 0).has_value());
-  EXPECT_FALSE(bind_on_loopback("no.such.host.invalid", 0).has_value());
+TEST(Sockets, WhoListensIsConnectedTo) {
+  const Descriptor bound = bind_to("127.0.0.2", 0);
+  EXPECT_EQ(address_of(bound), "127.0.0.2");
+  EXPECT_FALSE(accepts_connections("127.0.0.2", port_of(bound)));  // Bound alone.
+  ASSERT_EQ(::listen(bound.get(), 1), 0);
+  EXPECT_TRUE(accepts_connections("127.0.0.2", port_of(bound)));
 }
 
 TEST(Sockets, ATakenPortIsAnError) {
   const Descriptor taken = listen_on_any_port(/*loopback_only=*/true);
-  EXPECT_THROW(bind_on_loopback("127.0.0.1", port_of(taken)), std::system_error);
+  EXPECT_THROW(bind_to("127.0.0.1", port_of(taken)), std::system_error);
 }
 
-TEST(Sockets, WhoListensIsConnectedTo) {
-  auto bound = bind_on_loopback("127.0.0.1", 0);
-  ASSERT_TRUE(bound.has_value());
-  EXPECT_FALSE(accepts_connections("127.0.0.1", port_of(*bound)));  // Bound alone.
-  ASSERT_EQ(::listen(bound->get(), 1), 0);
-  EXPECT_TRUE(accepts_connections("127.0.0.1", port_of(*bound)));
+TEST(Sockets, ABrokenConnectionSaysWhy) {
+  const Descriptor bound = bind_to("127.0.0.1", 0);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  EXPECT_LT(connect_to("127.0.0.1", port_of(bound), end).get(), 0);
+  EXPECT_EQ(errno, ECONNREFUSED);
 }
 
-TEST(Sockets, IPv6Too) {
-  auto bound = bind_on_loopback("::1", 0);
-  if (!bound) GTEST_SKIP() << "this machine has no IPv6";
-  ASSERT_EQ(::listen(bound->get(), 1), 0);
-  EXPECT_TRUE(accepts_connections("::1", port_of(*bound)));
+TEST(Sockets, TheUsersResolverStays) {
+  ::unsetenv("RES_OPTIONS");
+  ask_names_briefly();
+  EXPECT_STREQ(std::getenv("RES_OPTIONS"), "timeout:1 attempts:1");
+  ::setenv("RES_OPTIONS", "ndots:2", 1);
+  ask_names_briefly();
+  EXPECT_STREQ(std::getenv("RES_OPTIONS"), "ndots:2");
+  ::unsetenv("RES_OPTIONS");
 }
 
 }  // namespace
