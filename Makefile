@@ -70,7 +70,7 @@ configure: setup
 build: configure  ## Build everything
 	@cmake --build $(BUILD) -j $(JOBS)
 
-asan:  ## All tests under the address and undefined-behaviour sanitizers
+asan:  ## The tests under the address and undefined-behaviour sanitizers
 	@$(MAKE) test PRESET=asan
 
 format:  ## Format the C++ sources
