@@ -15,8 +15,9 @@ if(SKBUILD AND NOT TORCH_DIR)
             "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0], end='')"
     OUTPUT_VARIABLE TORCH_DIR ERROR_QUIET RESULT_VARIABLE _status)
   if(NOT _status EQUAL 0)
-    message(FATAL_ERROR "The package is built for the torch that is installed, but ${Python_EXECUTABLE} has none. Install "
-                        "torch, then: pip install --no-build-isolation .")
+    message(FATAL_ERROR "dualpipe is built for the torch that is installed, and ${Python_EXECUTABLE} sees none, as in "
+                        "an isolated build of pip: install torch and scikit-build-core, then run "
+                        "`pip install --no-build-isolation .` instead")
   endif()
 endif()
 

@@ -193,7 +193,10 @@ pretrain_gpt::StepOutcome PluginSchedule::optimizer_step(torch::optim::Optimizer
   const std::pair hooked_for(&optimizer, clip_grad);
   if (!hook_ || hooked_for_ != hooked_for) hook_ = std::make_unique<OptimizerHook>(*pipeline_, optimizer, clip_grad);
   hooked_for_ = hooked_for;
-  const OptimizerStep step = for_trainer(numbers_, [&] { return hook_->step(skip); });
+  const OptimizerStep step = for_trainer(numbers_, [&] {
+    const RingScope logged(*log_, RingKind::kCompute, "the optimizer step");  // But for what it waits for.
+    return hook_->step(skip);
+  });
   return {step.grad_norm, step.skipped, step.first_bad ? std::optional(step.first_bad->to_string()) : std::nullopt};
 }
 

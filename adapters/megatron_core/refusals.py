@@ -63,9 +63,11 @@ def check_overlap(schedule: str, config: Any) -> None:
     if config.num_moe_experts and config.expert_model_parallel_size == 1:
         why = "the plan frees what it dispatched, which with one expert-parallel rank is what arrives"
         _refuse(schedule, "overlap_layers", "expert_model_parallel_size 1", why, "2 or more, or overlap_layers=False")
-    for name in ("recompute_granularity", "fp8"):
+    for name, why in (
+        ("recompute_granularity", "nodes of the plan keep their graphs from forward to backward"),
+        ("fp8", "Megatron's combined 1F1B enters its context around a plan, and plans run without that here"),
+    ):
         if getattr(config, name, None) is not None:
-            why = "nodes of the plan keep their graphs from forward to backward"
             _refuse(schedule, f"overlap_layers with {name}", getattr(config, name), why, "None")
 
 

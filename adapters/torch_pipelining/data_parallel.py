@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dualpipe.core import GradientGroup
 
+from .seams import DDP, check_object
 from .stage_adapter import StageAdapter
 
 
@@ -43,6 +44,8 @@ def find_data_group(origin: str, stages: Sequence[_PipelineStageBase]) -> dist.P
     wrapped = [stage.submod for stage in stages if isinstance(stage.submod, DistributedDataParallel)]
     if not wrapped:
         return None
+    for ddp in wrapped:
+        check_object(ddp, DDP)
     if len(wrapped) != len(stages):
         raise ValueError(f"[{origin}] DistributedDataParallel must wrap every stage of a rank or none, got "
                          f"{len(wrapped)} of {len(stages)}; wrap each of them with one process_group")

@@ -1,6 +1,6 @@
 """What a training loop over torch's schedules or ours writes, so that ``dualpipe ab`` can compare its runs.
 
-    log = RunLog(schedule, name, steps)
+    log = RunLog(schedule, name, steps, folder, tokens, optimizer)
     for step in range(1, steps + 1):
         ...
         log.record(iteration=step, lm_loss=loss, grad_norm=norm, lr=lr, ms=ms)
@@ -8,12 +8,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import torch.distributed as dist
 
-from dualpipe.run_files import LAST_STEPS, RunFiles, TimelineHeader, asked_folder, tokens_per_second
+from dualpipe.run_files import LAST_STEPS, RunFiles, TimelineHeader, asked_folder, state_bytes, tokens_per_second
 
 from .norm import stages_of_schedule
 from .schedule import EngineSchedule
@@ -29,28 +31,40 @@ class RunLog:
         steps: Of the whole run: the timeline has the last five. Without it all are recorded.
         folder: Where there is no ``DUALPIPE_OUTPUT``. Must exist.
         tokens: Of a step of the whole run, for tokens per second; without it none are written.
+        optimizer: Torch's, or several (torchtitan's container), for the bytes of their state; without it none are
+            written.
     """
 
     def __init__(self, schedule: Any, name: str, steps: int | None = None,
-                 folder: str | os.PathLike[str] | None = None, tokens: int | None = None) -> None:
+                 folder: str | os.PathLike[str] | None = None, tokens: int | None = None,
+                 optimizer: Any = None) -> None:
         self._schedule = schedule
         self._tokens = tokens
+        self._optimizer = optimizer
         self._files: RunFiles | None = None
         self._timer: StageTimer | None = None
         where = asked_folder(folder)
         if where is None:
             return
         first = 1 if steps is None else steps - LAST_STEPS + 1
-        self._files = RunFiles(where, _header(schedule, name), record_from=first)
+        self._static = _header(schedule, name)
+        self._files = RunFiles(where, self._static, record_from=first)
         if not isinstance(schedule, EngineSchedule):
             self._timer = StageTimer(stages_of_schedule(schedule))
             schedule.step = _timed_step(schedule.step, self._timer)
 
     def record(self, iteration: int, lm_loss: float, grad_norm: float | None, lr: float, ms: float) -> None:
-        """One step: mean loss over the global batch, norm before clipping, milliseconds of the whole iteration."""
+        """One step, after the optimizer's: mean loss of the global batch, norm before clipping, ms of the iteration."""
         if self._files is not None:
             self._files.record(iteration, lm_loss, grad_norm, lr, ms, self._statistics(),
-                               tokens_per_second=tokens_per_second(self._tokens, ms))
+                               tokens_per_second=tokens_per_second(self._tokens, ms), header=self._header)
+
+    def _header(self) -> TimelineHeader:
+        """With what is known once the optimizer has made a step."""
+        if self._optimizer is None:
+            return self._static
+        optimizers = self._optimizer if isinstance(self._optimizer, Iterable) else [self._optimizer]
+        return dataclasses.replace(self._static, optimizer_bytes=state_bytes(*optimizers))
 
     def _statistics(self) -> Any:
         return self._schedule.statistics if self._timer is None else self._timer.statistics

@@ -27,6 +27,7 @@ from .agreement import Agreement, agree
 from .data_parallel import find_data_group, ignored_names, replica_groups
 from .links import Link
 from .norm import norm_of_stages
+from .seams import SCHEDULE, STAGE, check_object
 from .sharded import ShardedStages, reshard, send_own_stage
 from .stage_adapter import (
     LogicalName,
@@ -93,6 +94,7 @@ class EngineSchedule(PipelineScheduleMulti):
         given.sort(key=lambda stage: stage.stage_index)
         super().__init__(given, n_microbatches, loss_fn, args_chunk_spec, kwargs_chunk_spec, output_merge_spec,
                          scale_grads=scale_grads)
+        check_object(self, SCHEDULE)
         self._set_stage_mapping()
         self._options: dict[str, Any] = {"variable_seq_lengths": variable_seq_lengths}
         if timeout is not None:
@@ -132,6 +134,8 @@ class EngineSchedule(PipelineScheduleMulti):
     def _check_stages(self, stages: Sequence[_PipelineStageBase], backward_requires_autograd: bool) -> None:
         if not stages:
             raise ValueError(f"[{self._origin}] stages must be this rank's PipelineStage objects, got none")
+        for stage in stages:
+            check_object(stage, STAGE)
         rank, size = stages[0].group_rank, stages[0].group_size
         wanted, num_stages = self._wanted(rank, size)
         got = sorted(stage.stage_index for stage in stages)

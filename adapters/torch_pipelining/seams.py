@@ -1,41 +1,84 @@
-"""What this package uses of torch beyond its public names, checked once at import.
+"""What this package uses of torch beyond its public names, checked at import and, where torch sets it on an object
+alone, on the first object.
 
-An unknown version of torch warns; a seam that is gone stops the import with its name.
+An unknown version of torch warns; a seam that is gone stops with its name.
 """
 
 from __future__ import annotations
 
+import importlib
 import warnings
+from collections.abc import Iterable
 
 import torch
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.pipelining import schedules, stage
-from torch.nn.parallel import DistributedDataParallel
 
 TESTED = ("2.15",)
 
-_SEAMS: dict[object, tuple[str, ...]] = {
-    schedules: ("PipelineScheduleMulti", "_Action", "get_schedule_class"),
-    schedules.PipelineScheduleMulti: ("_step_microbatches", "_check_inputs", "_update_losses", "step", "eval"),
-    stage._PipelineStageBase: ("forward_maybe_with_nosync", "perform_reduce_grad", "_call_with_forward_context",
-                               "_parent_group", "is_first", "is_last", "clear_runtime_states"),
-    FSDPModule: ("set_reshard_after_backward", "set_requires_gradient_sync", "set_manual_backward_finalization"),
-    DistributedDataParallel: ("no_sync",),
-}
+_SCHEDULES, _STAGE = "torch.distributed.pipelining.schedules", "torch.distributed.pipelining.stage"
+
+# (module, attribute path). The README says what each is for.
+SEAMS: tuple[tuple[str, str], ...] = (
+    *((_SCHEDULES, f"PipelineScheduleMulti.{name}")
+      for name in ("step", "eval", "_step_microbatches", "_check_inputs", "_update_losses")),
+    (_SCHEDULES, "_Action.from_str"),
+    (_SCHEDULES, "get_schedule_class"),
+    (_STAGE, "PipelineStageInfo"),
+    *((_STAGE, f"_PipelineStageBase.{name}")
+      for name in ("forward_maybe_with_nosync", "_call_with_forward_context", "perform_reduce_grad", "_parent_group",
+                   "is_first", "is_last", "forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")),
+    *(("torch.distributed.fsdp", f"FSDPModule.{name}")
+      for name in ("set_reshard_after_backward", "set_requires_gradient_sync", "set_manual_backward_finalization",
+                   "reshard")),
+    ("torch.nn.parallel", "DistributedDataParallel.no_sync"),
+    ("torch.distributed", "ProcessGroup._device_types"),
+    *(("torch.utils._pytree", name) for name in ("TreeSpec", "tree_flatten", "tree_unflatten")),
+)
+
+# What torch sets on its objects, by the class that does.
+SCHEDULE = ("PipelineScheduleMulti", ("_stages", "_n_microbatches", "_loss_fn", "_has_backward", "_internal_losses",
+                                      "_finalize_gradients", "scale_grads", "pp_group_size", "rank"))
+STAGE = ("_PipelineStageBase", ("submod", "stage_index", "num_stages", "device", "group", "group_rank", "group_size",
+                                "output_chunks", "dw_builder", "_forward_contexts", "stage_index_to_group_rank"))
+DDP = ("DistributedDataParallel", ("module", "process_group", "parameters_to_ignore", "_comm_hooks", "mixed_precision"))
+
+
+def installed_version() -> str:
+    return torch.__version__
 
 
 def missing_seams() -> list[str]:
-    """``"PipelineScheduleMulti._step_microbatches"`` and the like, of what this torch does not have."""
-    return [f"{getattr(owner, '__name__', owner)}.{name}" for owner, names in _SEAMS.items() for name in names
-            if not hasattr(owner, name)]
+    """``"torch.distributed.pipelining.schedules._Action.from_str"`` and the like, of what this torch does not have."""
+    return [f"{module}.{path}" for module, path in SEAMS if not _is_there(module, path)]
+
+
+def _is_there(module: str, path: str) -> bool:
+    try:
+        value: object = importlib.import_module(module)
+        for name in path.split("."):
+            value = getattr(value, name)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def check_torch() -> None:
     """Raises ``ImportError`` for missing seams, warns of a version that was not tested."""
-    missing = missing_seams()
+    found, missing = installed_version(), missing_seams()
     if missing:
-        raise ImportError(f"dualpipe.pipelining needs {', '.join(missing)}, which torch {torch.__version__} does not "
-                          f"have; torch {TESTED[-1]} does")
-    if not torch.__version__.startswith(tuple(f"{version}." for version in TESTED)):
-        warnings.warn(f"dualpipe.pipelining was tested with torch {', '.join(TESTED)}, got {torch.__version__}; its "
-                      "tests (tests/python/pipelining) tell whether it holds", stacklevel=3)
+        raise ImportError(_sentence(missing))
+    if not found.startswith(tuple(f"{version}." for version in TESTED)):
+        warnings.warn(f"dualpipe.pipelining was tested with torch {', '.join(TESTED)}, got {found}; its tests "
+                      "(tests/python/pipelining) tell whether it holds", stacklevel=3)
+
+
+def check_object(value: object, seam: tuple[str, Iterable[str]]) -> None:
+    """``seam``: ``SCHEDULE``, ``STAGE`` or ``DDP``. Raises ``AttributeError`` with what this object does not have."""
+    owner, names = seam
+    missing = [f"{owner}.{name}" for name in names if not hasattr(value, name)]
+    if missing:
+        raise AttributeError(_sentence(missing))
+
+
+def _sentence(missing: Iterable[str]) -> str:
+    return (f"dualpipe.pipelining needs {', '.join(missing)}, which torch {installed_version()} does not have; torch "
+            f"{TESTED[-1]} does")

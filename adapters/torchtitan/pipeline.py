@@ -33,6 +33,15 @@ def is_ours(name: str) -> bool:
         return False
 
 
+def _by_torchs_name(parallelism: Any) -> Any:
+    """The same configuration, with the name that torch has for a schedule in place of the command's (builtin_1f1b)."""
+    try:
+        schedule = get_schedule_class(parallelism.pipeline_parallel_schedule)
+    except ValueError:
+        return parallelism  # Torchtitan says which names there are.
+    return dataclasses.replace(parallelism, pipeline_parallel_schedule=schedule.__name__.removeprefix("Schedule"))
+
+
 def with_dualpipe(spec: ModelSpec) -> ModelSpec:
     """The same model with a pipelining function that knows our schedules and leaves the others to its own.
 
@@ -48,7 +57,7 @@ def with_dualpipe(spec: ModelSpec) -> ModelSpec:
 def pipeline_vlm(model: nn.Module, *, parallelism: Any, **options: Any) -> PipeliningResult:
     """As torchtitan's: the vision encoder goes to the first stage."""
     if not is_ours(parallelism.pipeline_parallel_schedule):
-        return titan.pipeline_vlm(model, parallelism=parallelism, **options)
+        return titan.pipeline_vlm(model, parallelism=_by_torchs_name(parallelism), **options)
     if parallelism.module_fqns_per_model_part is None and model.vision_encoder is not None:
         names = _names_per_stage(parallelism, options["parallel_dims"].pp, options["model_config"])
         names[0].insert(0, "vision_encoder")
@@ -78,6 +87,7 @@ def pipeline_llm(
     options = {"parallel_dims": parallel_dims, "training": training, "parallelism": parallelism,
                "compile_config": compile_config, "ac_config": ac_config, "dump_folder": dump_folder}
     if not is_ours(parallelism.pipeline_parallel_schedule):
+        options["parallelism"] = _by_torchs_name(parallelism)
         return titan.pipeline_llm(model, device=device, model_config=model_config, parallelize_fn=parallelize_fn,
                                   loss_fn=loss_fn, **options)
     _refuse_tied_weights(model_config)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 LAST_STEPS = 5  # How many steps of a compared run are recorded, unless the host says otherwise.
 
@@ -32,6 +32,16 @@ def asked_folder(default: str | os.PathLike[str] | None = None) -> Path | None:
 def tokens_per_second(tokens: int | None, ms: float) -> float | None:
     """Of an iteration; None where its tokens are not known."""
     return None if tokens is None or ms <= 0 else tokens * 1e3 / ms
+
+
+def state_bytes(*optimizers: Any) -> int:
+    """Of the tensors in the states of torch optimizers, of DTensors this rank's shard.
+
+    Step counters (tensors without dimensions) do not count: AdamW holds twice what its parameters hold.
+    """
+    values = (value for optimizer in optimizers for state in optimizer.state.values() for value in state.values())
+    tensors = (value for value in values if getattr(value, "ndim", 0) > 0)
+    return sum((tensor.to_local() if hasattr(tensor, "to_local") else tensor).nbytes for tensor in tensors)
 
 
 class Statistics(Protocol):
@@ -104,7 +114,7 @@ class RunFiles:
         *,
         tokens_per_second: float | None = None,
         seconds: float | None = None,
-        header: TimelineHeader | None = None,
+        header: TimelineHeader | Callable[[], TimelineHeader] | None = None,
     ) -> None:
         """Writes an iteration.
 
@@ -117,7 +127,8 @@ class RunFiles:
             statistics: of this rank's step; None: its actions are not written.
             tokens_per_second: of the whole run.
             seconds: of the step on this rank; default: to the end of its last action.
-            header: what the constructor's said, with figures (bytes) that are known only now; for the first record.
+            header: what the constructor's said, with figures (bytes) that are known only now, or what makes it; asked
+                when the timeline begins.
         """
         if self._metrics is not None:
             line = {"iteration": iteration, "lm_loss": lm_loss, "grad_norm": grad_norm, "lr": lr, "ms": ms}
@@ -134,8 +145,15 @@ class RunFiles:
                 file.close()
         self._metrics = self._timeline = None
 
-    def _append(self, iteration: int, statistics: Statistics, seconds: float | None, header: TimelineHeader) -> None:
+    def _append(
+        self,
+        iteration: int,
+        statistics: Statistics,
+        seconds: float | None,
+        header: TimelineHeader | Callable[[], TimelineHeader],
+    ) -> None:
         if self._timeline is None:
+            header = header() if callable(header) else header
             self._timeline = (self._folder / f"timeline_rank{header.rank}.jsonl").open("w")
             _write(self._timeline, header_line(header))
         _write(self._timeline, step_line(iteration, statistics, seconds))

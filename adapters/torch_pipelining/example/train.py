@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 4 train.py
 
-SCHEDULE names one of torch's schedules for several stages per rank, OUTPUT a folder for metrics.jsonl.
+SCHEDULE names one of torch's schedules, OUTPUT a folder for metrics.jsonl.
 """
 
 import json
@@ -60,9 +60,9 @@ def loss_of(logits, labels):
     return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-def global_norm(schedule):
+def global_norm(stages):
     """Of the whole model, whose stages the ranks share."""
-    squares = sum(p.grad.square().sum() for stage in schedule._stages for p in stage.submod.parameters())
+    squares = sum(p.grad.square().sum() for stage in stages for p in stage.submod.parameters())
     dist.all_reduce(squares)
     return squares.sqrt().item()
 
@@ -70,7 +70,7 @@ def global_norm(schedule):
 class MetricsFile:
     """Rank 0 appends a line per step to metrics.jsonl."""
 
-    def __init__(self, schedule):
+    def __init__(self):
         self.file = open(os.path.join(OUTPUT, "metrics.jsonl"), "w") if OUTPUT and dist.get_rank() == 0 else None
 
     def record(self, **metrics):
@@ -82,11 +82,13 @@ def main():
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
     rank, size = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if torch.cuda.is_available() else torch.device("cpu")
-    mine, num_stages = [rank, size + rank], 2 * size
+    mine, num_stages = ([rank], size) if SCHEDULE in ("1F1B", "GPipe") else ([rank, size + rank], 2 * size)
     stages = [PipelineStage(build_stage(s, num_stages).to(device), s, num_stages, device) for s in mine]
-    schedule = get_schedule_class(SCHEDULE)(stages, MICRO_BATCHES, loss_fn=loss_of)
+    given = stages if len(stages) > 1 else stages[0]
+    schedule = get_schedule_class(SCHEDULE)(given, MICRO_BATCHES, loss_fn=loss_of)
     parameters = [p for stage in stages for p in stage.submod.parameters()]
-    optimizer, log = torch.optim.AdamW(parameters, lr=LR), MetricsFile(schedule)
+    optimizer = torch.optim.AdamW(parameters, lr=LR)
+    log = MetricsFile()
     for step in range(1, STEPS + 1):
         began = time.perf_counter()
         tokens, labels = (t.to(device) for t in batch_of(step))
@@ -95,7 +97,7 @@ def main():
                       target=labels if any(s.is_last for s in stages) else None, losses=losses, return_outputs=False)
         total = torch.tensor([sum(loss.item() for loss in losses), len(losses)], dtype=torch.float64, device=device)
         dist.all_reduce(total)
-        norm = global_norm(schedule)
+        norm = global_norm(stages)
         for p in parameters:
             p.grad.mul_(min(1.0, CLIP / (norm + 1e-6)))
         optimizer.step()

@@ -31,18 +31,17 @@ def batch_of(step, replica):
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def global_norm(schedule):
+def global_norm(parameters, parallel_dims):
     """Of the whole model, whose stages the pipeline's ranks share."""
-    gradients = [p.grad.double() for stage in schedule._stages for p in stage.submod.parameters()]
-    square = torch.nn.utils.get_total_norm(gradients).full_tensor().square()
-    dist.all_reduce(square, group=schedule._stages[0].group)
+    square = torch.nn.utils.get_total_norm([p.grad.double() for p in parameters]).full_tensor().square()
+    dist.all_reduce(square, group=parallel_dims.get_mesh("pp").get_group())
     return square.sqrt().item()
 
 
 class MetricsFile:
     """Rank 0 appends a line per step to metrics.jsonl."""
 
-    def __init__(self, schedule):
+    def __init__(self):
         self.file = open(os.path.join(OUTPUT, "metrics.jsonl"), "w") if OUTPUT and dist.get_rank() == 0 else None
 
     def record(self, **metrics):
@@ -51,7 +50,7 @@ class MetricsFile:
 
 
 def build(device, parallel_dims, parallelism):
-    """The schedule and this rank's parts of the model, whose weights do not depend on the schedule."""
+    """What pipelining_fn gives, of a model whose weights do not depend on the schedule."""
     spec = model_registry("debugmodel")
     for layer in spec.model.layers:  # No documents in these batches: causal attention, no block masks.
         layer.attention.inner_attention = ScaledDotProductAttention.Config()
@@ -60,11 +59,10 @@ def build(device, parallel_dims, parallelism):
         model = spec.model.build()
         model.init_weights(buffer_device=device)
     training = TrainingConfig(local_batch_size=ROWS, seq_len=SEQUENCE, mixed_precision_param="float32", max_norm=CLIP)
-    schedule, parts, _, _ = spec.pipelining_fn(
+    return spec.pipelining_fn(
         model, parallel_dims=parallel_dims, training=training, parallelism=parallelism,
         compile_config=CompileConfig(enable=False), ac_config=None, dump_folder=OUTPUT or ".", device=device,
         model_config=spec.model, parallelize_fn=spec.parallelize_fn, loss_fn=CrossEntropyLoss.Config().build())
-    return schedule, parts
 
 
 def main():
@@ -76,22 +74,22 @@ def main():
                                     pipeline_parallel_last_stage_less_layers=1, spmd_backend="partial_dtensor")
     parallel_dims = ParallelDims.from_config(parallelism, dist.get_world_size())
     parallel_dims.build_mesh()
-    schedule, parts = build(device, parallel_dims, parallelism)
+    schedule, parts, has_first, has_last = build(device, parallel_dims, parallelism)
     replica = dist.get_rank() % parallel_dims.dp_shard
     tokens_of_all = torch.tensor(float(ROWS * SEQUENCE * parallel_dims.dp_shard), device=device)
     parameters = [p for part in parts for p in part.parameters()]
-    optimizer, log = torch.optim.AdamW(parameters, lr=LR), MetricsFile(schedule)
+    optimizer = torch.optim.AdamW(parameters, lr=LR)
+    log = MetricsFile()
     for step in range(1, STEPS + 1):
         began = time.perf_counter()
         tokens, labels = (t.to(device) for t in batch_of(step, replica))
         losses = []
-        schedule.step(*([tokens] if any(s.is_first for s in schedule._stages) else []), losses=losses,
-                      target=labels if any(s.is_last for s in schedule._stages) else None,
+        schedule.step(*([tokens] if has_first else []), losses=losses, target=labels if has_last else None,
                       loss_kwargs={"global_valid_tokens": tokens_of_all}, return_outputs=False)
         total = torch.stack([sum(losses, torch.zeros((), device=device)).detach(),
                              torch.tensor(float(bool(losses)), device=device)])
         dist.all_reduce(total)
-        norm = global_norm(schedule)
+        norm = global_norm(parameters, parallel_dims)
         for p in parameters:
             p.grad.mul_(min(1.0, CLIP / (norm + 1e-6)))
         optimizer.step()

@@ -18,6 +18,7 @@ from dualpipe import DualPipe, DualPipeV, core
 from dualpipe.core import GradientGroup, Pipeline, Stage, module_stage, stages_of
 
 BIDIRECTIONAL = "dualpipe"
+CLIP = 0.05  # Below every norm that these models have.
 
 
 def stage_count(schedule: str, ranks: int) -> int:
@@ -256,6 +257,34 @@ def reference_mirrors_reduced() -> float:
     )
 
 
+def reference_optimizer(face: str) -> dict[str, float]:
+    """A step of an optimizer that was registered with DualPipe or DualPipeV, against the whole model's."""
+    ranks, rank, micro_batches, rate = dist.get_world_size(), dist.get_rank(), 8, 0.5
+    count = ranks if face == "DualPipe" else 2 * ranks
+    stages = make_stages(Block, count, torch.float64)
+    inputs, labels = make_data(micro_batches, torch.float64)
+    wanted = whole_step(stages, inputs, labels, mean_square, 1.0)
+    norm = torch.stack([gradient.norm() for gradient in wanted.gradients.values()]).norm().item()
+    numbers = (rank, count - 1 - rank)
+    modules = tuple(stages[s] for s in numbers)
+    named = {f"stage{s}.{name}": p for s in numbers for name, p in stages[s].named_parameters()}
+    before = {name: p.detach().clone() for name, p in named.items()}
+    model = DualPipe(modules, reduce_mirrors=True) if face == "DualPipe" else DualPipeV(modules)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    model.register_optimizer(optimizer, micro_batches, clip_grad=CLIP)
+    x, y = torch.cat(inputs), torch.cat(labels)
+    given: tuple[Tensor | None, Tensor | None] = (None, None)
+    if face == "DualPipe":
+        given = (x.chunk(2)[rank], y.chunk(2)[1 - rank])  # Of two ranks, which are both ends.
+    elif rank == 0:
+        given = (x, y)
+    model.step(given[0], num_chunks=micro_batches, criterion=mean_square, labels=(given[1],))
+    optimizer.step()
+    factor = rate * CLIP / (norm + 1e-6)
+    moved = [relative_error(before[name] - p.detach(), factor * wanted.gradients[name]) for name, p in named.items()]
+    return {"moved": max(moved), "norm": norm}
+
+
 def store_puts() -> dict[str, Any]:
     """How many closures the layers of this rank handed over, and what the engine held at most."""
     from core_parts import DeferredProduct
@@ -283,7 +312,7 @@ def store_puts() -> dict[str, Any]:
 
 def optimizer_steps(defer: bool) -> dict[str, Any]:
     """A step whose norm, clipping and new parameters are compared with the whole model's; then one not finite."""
-    schedule, micro_batches, clip = BIDIRECTIONAL, 8, 0.05
+    schedule, micro_batches, clip = BIDIRECTIONAL, 8, CLIP
     ranks = dist.get_world_size()
     whole = make_stages(Block, ranks, torch.float64)
     inputs, labels = make_data(micro_batches, torch.float64)
@@ -513,6 +542,9 @@ def refusals() -> dict[str, str]:
         "halves": lambda: core.optimizer_step(
             Pipeline("dualpipe", dist.group.WORLD, [SlowStage(0.0)] * 2, num_microbatches=4, reduce_mirrors=False),
             torch.optim.SGD([torch.zeros(1)], lr=0.1),
+        ),
+        "reference halves": lambda: DualPipe((nn.Linear(1, 1), nn.Linear(1, 1))).register_optimizer(
+            torch.optim.SGD([torch.zeros(1)], lr=0.1), 4
         ),
         "mapping": lambda: DualPipe((nn.Linear(1, 1), nn.Linear(1, 1)), rank_mapping=[0] * ranks),
         "modules": lambda: DualPipeV((nn.Linear(1, 1),)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from dualpipe.run_files import (
     TimelineHeader,
     asked_folder,
     asked_schedule,
+    state_bytes,
     tokens_per_second,
 )
 
@@ -185,6 +187,23 @@ def test_run_files_of_a_hosts_own_schedule(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.delenv("DUALPIPE_SCHEDULE")
     monkeypatch.delenv("DUALPIPE_OUTPUT")
     assert (asked_schedule("1f1b"), asked_folder()) == ("1f1b", None)
+
+
+def test_a_header_may_be_made_when_the_timeline_begins(tmp_path: Path) -> None:
+    """Bytes of an optimizer's state are known behind its first step; counters are no state to speak of."""
+    weight = torch.nn.Parameter(torch.ones(3, 4, dtype=torch.float64))
+    optimizer = torch.optim.AdamW([weight])
+    files = RunFiles(tmp_path, TimelineHeader("1f1b", 0, 1, 0, 1, 1, 1, [0]), record_from=2)
+    for iteration in (1, 2, 3):
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        files.record(iteration, 1.0, 1.0, 0.1, 1.0, HostStatistics(5.0), header=lambda: TimelineHeader(
+            "1f1b", 0, 1, 0, 1, 1, 1, [0], optimizer_bytes=state_bytes(optimizer)))
+    files.close()
+    header, *steps = (json.loads(line) for line in (tmp_path / "timeline_rank0.jsonl").open())
+    assert header["optimizer_bytes"] == 2 * 12 * 8
+    assert [step["iteration"] for step in steps] == [2, 3]
+    assert state_bytes(optimizer, torch.optim.SGD([weight])) == 2 * 12 * 8
 
 
 def test_tokens_per_second_where_tokens_are_known() -> None:

@@ -122,6 +122,7 @@ def test_callers_mistakes_are_told_word_for_word(world: Run) -> None:
         "ScheduleError: [optimizer_hook] mirrors must sum their gradients before a step, got reduce_mirrors = False; "
         "set reduce_mirrors=True, or sum and step yourself"
     )
+    assert first["reference halves"] == first["halves"]
     assert first["norm"] == first["halves"].replace("optimizer_hook", "gradient_norm")
     assert first["sums"] == (
         "ScheduleError: [dualpipe] main_grads wants gradients that mirrors sum, got reduce_mirrors = False; set "

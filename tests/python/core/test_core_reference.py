@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import core_scenarios as scenarios
 import pytest
+from example_runs import torchrun
 from world import Run
 
 
@@ -42,3 +44,17 @@ def test_ranks_may_be_mapped(world: Run, face: str) -> None:
 
 def test_mirrors_hold_the_sum_on_request(world: Run) -> None:
     assert max(world(4, scenarios.reference_mirrors_reduced)) <= 1e-10
+
+
+def test_a_script_as_a_file_runs_as_it_is() -> None:
+    output = torchrun(Path(__file__).resolve().parent / "reference_script.py", 2)
+    wanted = [f"{face}, rank {rank}: passed" for face in ("DualPipe", "DualPipeV") for rank in range(2)]
+    assert sorted(output.splitlines()) == wanted
+
+
+@pytest.mark.parametrize("face", ["DualPipe", "DualPipeV"])
+def test_an_optimizer_may_be_registered(world: Run, face: str) -> None:
+    """Its step clips by the one norm of the whole model, with losses summed as the reference sums them."""
+    results = world(2, scenarios.reference_optimizer, face)
+    assert max(result["moved"] for result in results) <= 1e-12
+    assert min(result["norm"] for result in results) > scenarios.CLIP  # So that clipping is seen.

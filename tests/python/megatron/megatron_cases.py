@@ -24,6 +24,7 @@ VOCABULARY = 32
 SEQUENCE = 8
 MICRO_BATCH = 2
 EMBEDDING = "embedding.word_embeddings.weight"
+_BUCKET = 1000  # Parameters, of a chunk's some thousand. Megatron cuts buckets on the first pipeline rank alone.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Case:
     bias: bool = False
     ddp: str = ""  # "": none; "plain", "overlap" (overlap_grad_reduce).
     recompute: str = ""  # "": none; "full", "selective".
-    loss: str = "mean"  # "mean": 2-tuple; "tokens": 3-tuple; "per_token": 3-tuple, calculate_per_token_loss.
+    loss: str = "mean"  # "mean", "exact": 2-tuple; "tokens": 3-tuple; "per_token": 3-tuple, calculate_per_token_loss.
     plan: bool = False
     steps: int = 1
     accumulate: bool = False  # Gradients are zeroed ahead of the first step alone.
@@ -64,7 +65,7 @@ class Case:
 
 @dataclasses.dataclass
 class Outcome:
-    """Of one rank."""
+    """Of one rank, or of the whole model: then losses are those of all replicas, one after the other."""
 
     losses: list[float]
     gradients: dict[str, numpy.ndarray]
@@ -179,8 +180,18 @@ def provide(case: Case, *, config: Any, pre_process: bool, post_process: bool, *
 def batch(replica: int, step: int, micro_batch: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(100000 * step + 1000 * replica + micro_batch)
     text = torch.randint(0, VOCABULARY, (MICRO_BATCH, SEQUENCE + 1), generator=generator)
-    mask = torch.rand(MICRO_BATCH, SEQUENCE, generator=generator) < 0.7
-    return {"tokens": text[:, :-1].contiguous(), "labels": text[:, 1:].contiguous(), "mask": mask.float()}
+    return {"tokens": text[:, :-1].contiguous(), "labels": text[:, 1:].contiguous(), "mask": token_mask(micro_batch)}
+
+
+def token_mask(micro_batch: int) -> torch.Tensor:
+    """[MICRO_BATCH, SEQUENCE] of 0 and 1. Micro-batches k and k + 4 complement each other.
+
+    Eight count half of their tokens, a power of two: Megatron divides by a count in float32, which holds the inverse of
+    no other exactly.
+    """
+    generator = torch.Generator().manual_seed(micro_batch % 4)
+    chosen = torch.rand(MICRO_BATCH, SEQUENCE, generator=generator) < 0.7
+    return (chosen if micro_batch % 8 < 4 else ~chosen).float()
 
 
 def batches(case: Case, replica: int) -> Iterator[dict[str, torch.Tensor]]:
@@ -189,12 +200,21 @@ def batches(case: Case, replica: int) -> Iterator[dict[str, torch.Tensor]]:
             yield batch(replica, step, k)
 
 
-def loss_function(kind: str, mask: torch.Tensor, output: torch.Tensor, non_loss_data: bool = False) -> Any:
+def exact_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross entropy [b, s] in the dtype of the logits [b, s, vocabulary / tp]; Megatron's own computes in float32."""
+    from megatron.core.tensor_parallel import gather_from_tensor_model_parallel_region
+
+    whole = gather_from_tensor_model_parallel_region(logits)
+    return torch.nn.functional.cross_entropy(whole.flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+
+
+def loss_function(kind: str, given: dict[str, torch.Tensor], output: torch.Tensor, non_loss_data: bool = False) -> Any:
     if non_loss_data:
         return output.detach().clone()
-    if kind == "mean":
-        loss = output.mean()
+    if kind in ("mean", "exact"):
+        loss = (exact_losses(output, given["labels"]) if kind == "exact" else output).mean()
         return loss, {"lm loss": loss.detach().clone()}
+    mask = given["mask"]
     total, tokens = (output * mask).sum(), mask.sum().to(torch.int)
     reported = torch.stack([total.detach(), tokens.to(total.dtype)])
     return total.clone(), tokens, {"lm loss": reported}
@@ -207,8 +227,8 @@ def forward_step(
     positions = torch.arange(SEQUENCE).expand_as(given["tokens"])
     mask = torch.ones(1, 1, SEQUENCE, SEQUENCE, dtype=torch.bool).triu(1)
     run = model.build_schedule_plan if return_schedule_plan else model
-    output = run(given["tokens"], positions, mask, labels=given["labels"])
-    return output, functools.partial(loss_function, case.loss, given["mask"])
+    output = run(given["tokens"], positions, mask, labels=None if case.loss == "exact" else given["labels"])
+    return output, functools.partial(loss_function, case.loss, given)
 
 
 def reported_loss(case: Case, entry: dict[str, torch.Tensor]) -> float:
@@ -220,7 +240,7 @@ def reported_loss(case: Case, entry: dict[str, torch.Tensor]) -> float:
 
 
 def run_whole(case: Case) -> Outcome:
-    """Of a case.whole(), in a world of one: losses of replica 0's micro-batches, gradients of the global loss."""
+    """Of a case.whole(), in a world of one: losses of the last step, gradients of the global loss."""
     from megatron.core.transformer.module import Float16Module
     from megatron.core.transformer.moe.router import MoEAuxLossAutoScaler
 
@@ -243,7 +263,7 @@ def run_whole(case: Case) -> Outcome:
             loss, entry = result[0], result[-1]
             if case.loss == "tokens":
                 loss = loss / result[1]
-            if replica == 0 and step == last:
+            if step == last:
                 losses.append(reported_loss(case, entry))
             (loss * scale * case.grad_scale).backward()
             for name, parameter in model.named_parameters():
@@ -269,9 +289,10 @@ def _wrap(case: Case, config: Any, chunks: list[torch.nn.Module]) -> list[torch.
     settings = DistributedDataParallelConfig(
         overlap_grad_reduce=case.ddp == "overlap",
         grad_reduce_in_fp32=config.bf16,
+        bucket_size=_BUCKET,
     )
     config.finalize_model_grads_func = finalize_model_grads
-    return [DistributedDataParallel(config, settings, chunk, disable_bucketing=True) for chunk in chunks]
+    return [DistributedDataParallel(config, settings, chunk) for chunk in chunks]
 
 
 def _gradients(chunks: list[torch.nn.Module]) -> dict[str, numpy.ndarray]:
@@ -373,7 +394,33 @@ def _watch_order(case: Case, config: Any, chunks: Any, function: Any, arguments:
     return {"cells": [span[0] for span in statistics.spans], "overlapped": statistics.overlapped_pairs}
 
 
+def _watch_buckets(case: Case, config: Any, chunks: Any, function: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The order in which reductions of another step begin and are awaited, and how many buckets there are."""
+    groups = [group for chunk in chunks for group in chunk.bucket_groups + chunk.expert_parallel_bucket_groups]
+    events: list[str] = []
+
+    def logged(group: Any, event: str) -> Callable[..., None]:
+        method = getattr(group, event)
+
+        def call(*args: Any, **kwargs: Any) -> None:
+            before = group.grad_reduce_handle
+            method(*args, **kwargs)
+            if group.grad_reduce_handle is not before:  # Megatron also calls what then does nothing.
+                events.append(event)
+
+        return call
+
+    for group in groups:
+        for event in ("start_grad_sync", "finish_grad_sync"):
+            setattr(group, event, logged(group, event))
+    for chunk in chunks:
+        chunk.zero_grad_buffer()
+    function(**{**arguments, "data_iterator": [batches(case, 0) for _ in chunks]})
+    return {"events": events, "buckets": len(groups)}
+
+
 _WATCHERS: dict[str, Callable[..., dict[str, Any]]] = {
+    "buckets": _watch_buckets,
     "evaluation": _watch_evaluation,
     "expert_bias": _watch_expert_bias,
     "optimizer": _watch_optimizer,

@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import dualpipe
 import pytest
-from example_runs import changed_lines, check_comparison, check_same_training, copy_example, metrics_of
+import torch
+from dualpipe.megatron.run_log import optimizer_bytes
+from example_runs import COMPARED, changed_lines, check_comparison, check_same_training, copy_example, metrics_of
 
 ITERATIONS = 10
 TOKENS_PER_STEP = 8 * 2 * 16  # Micro-batches, rows, positions; one replica.
@@ -59,10 +62,9 @@ def test_same_training(schedule: str, scripts: tuple[Path, Path], built_in: list
 
 def test_one_command_compares_all(scripts: tuple[Path, Path], tmp_path: Path) -> None:
     """Four schedules by one command line, with measured actions of each."""
-    schedules = ["builtin_1f1b", "interleaved_1f1b", "dualpipe", "dualpipev"]
     command = " ".join([*TORCHRUN, "2", ON_CPU, str(scripts[1]), "--train-iters", "5"])
     program = Path(dualpipe.__file__).parent / "bin" / "dualpipe"
-    arguments = ["--schedules", ",".join(schedules), "--rounds", "1", "--warmup", "2", "--output", str(tmp_path / "ab")]
+    arguments = ["--schedules", ",".join(COMPARED), "--rounds", "1", "--warmup", "2", "--output", str(tmp_path / "ab")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     run = subprocess.run(
         [str(program), "ab", "--command", command, *arguments],
@@ -72,4 +74,19 @@ def test_one_command_compares_all(scripts: tuple[Path, Path], tmp_path: Path) ->
         timeout=300,
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    check_comparison(json.loads((tmp_path / "ab" / "comparison.json").read_text()), schedules)
+    check_comparison(json.loads((tmp_path / "ab" / "comparison.json").read_text()), COMPARED)
+
+
+def test_what_an_optimizer_holds() -> None:
+    """Two moments of each element, and the fp32 copies that a mixed-precision optimizer updates in place of bf16."""
+    model = [torch.nn.Parameter(torch.ones(3, 5, dtype=torch.bfloat16)), torch.nn.Parameter(torch.ones(8))]
+    shard = model[1].detach()[:4]
+    masters = [torch.nn.Parameter(model[0].detach().float()), torch.nn.Parameter(shard)]
+    parts = [torch.optim.AdamW([master]) for master in masters]
+    chained = types.SimpleNamespace(chained_optimizers=[types.SimpleNamespace(optimizer=part) for part in parts])
+    assert optimizer_bytes(chained, model) == 4 * 15  # Before the first step: the copies alone.
+    for master, part in zip(masters, parts, strict=True):
+        master.grad = torch.ones_like(master)
+        part.step()
+    assert optimizer_bytes(chained, model) == 4 * 15 + 2 * 4 * 15 + 2 * 4 * 4
+    assert optimizer_bytes(parts[1], model) == 2 * 4 * 4

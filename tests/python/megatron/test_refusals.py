@@ -93,6 +93,13 @@ def test_wrapper_that_does_not_fit(name: str, why: str) -> None:
             "nodes of the plan keep their graphs from forward to backward",
             "None",
         ),
+        (
+            {"expert_model_parallel_size": 2, "fp8": "hybrid"},
+            "overlap_layers with fp8",
+            "hybrid",
+            "Megatron's combined 1F1B enters its context around a plan, and plans run without that here",
+            "None",
+        ),
     ],
 )
 def test_plan_that_cannot_run(settings: dict[str, Any], name: str, given: str, why: str, instead: str) -> None:

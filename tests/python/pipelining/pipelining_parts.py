@@ -33,6 +33,8 @@ class Layer(nn.Module):
 class Parts(nn.ModuleDict):
     """Consecutive parts of the model. ``scale`` is a keyword argument that every stage may get."""
 
+    reentrant = False  # Of the recompute.
+
     def __init__(self, indices: Sequence[int], count: int, dtype: torch.dtype, recompute: bool = False,
                  twice: bool = True) -> None:
         super().__init__({str(index): build_part(index, count, dtype, twice) for index in indices})
@@ -40,7 +42,8 @@ class Parts(nn.ModuleDict):
 
     def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
         for part in self.values():
-            x = checkpoint(part, x, use_reentrant=False) if self.recompute and x.is_floating_point() else part(x)
+            recompute = self.recompute and x.is_floating_point()
+            x = checkpoint(part, x, use_reentrant=self.reentrant) if recompute else part(x)
         return x if scale is None else x * scale
 
 
@@ -91,6 +94,22 @@ def whole_model(
         losses.append(loss.item())
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     return losses, gradients, torch.cat(outputs).detach()
+
+
+def whole_model_cast(
+    tokens: Tensor, labels: Tensor, count: int, micro_batches: int, param_dtype: torch.dtype, twice: bool = True
+) -> tuple[list[float], dict[str, Tensor]]:
+    """The oracle of FSDP2's policies, without FSDP2: parameters are cast to ``param_dtype``, and all compute with them;
+    their gradients are kept and summed in float32. Losses, gradients by name."""
+    model = Parts(range(count), count, torch.float32, twice=twice).to(param_dtype)
+    for parameter in model.parameters():
+        parameter.grad_dtype = torch.float32
+    losses = []
+    for x, y in zip(tokens.chunk(micro_batches), labels.chunk(micro_batches), strict=True):
+        loss = loss_of(model(x), y)
+        (loss / micro_batches).backward()
+        losses.append(loss.item())
+    return losses, {name: p.grad for name, p in model.named_parameters()}
 
 
 def distance(given: Tensor, wanted: Tensor) -> float:

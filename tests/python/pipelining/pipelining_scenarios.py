@@ -16,11 +16,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as torch_schedules
+from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _MixedPrecision
 
 from dualpipe.pipelining import (
     ScheduleDualPipe,
@@ -34,7 +38,7 @@ from dualpipe.pipelining import (
     stage_indices,
 )
 from dualpipe.utils import run_backward
-from pipelining_parts import HIDDEN, Parts, batch_of, build_stage, indices_of, loss_of
+from pipelining_parts import HIDDEN, Layer, Parts, batch_of, build_stage, indices_of, loss_of
 
 CPU = torch.device("cpu")
 Wrap = Callable[[nn.Module], nn.Module]
@@ -80,6 +84,15 @@ def message_of(body: Callable[[], object], kind: type[BaseException] = ValueErro
     return "nothing was refused"
 
 
+def failure_of(body: Callable[[], object]) -> tuple[str, str, list[str]]:
+    """Type, message and notes of what it raises."""
+    try:
+        body()
+    except Exception as error:
+        return type(error).__name__, str(error), list(getattr(error, "__notes__", []))
+    return "none", "", []
+
+
 # Plain training.
 
 
@@ -95,6 +108,17 @@ def train(name: str, dtype: torch.dtype, count: int, micro_batches: int, steps: 
         losses.append(step_losses)
     return {"losses": losses, "gradients": gradients_of(stages), "output": output,
             "micro_batches": schedule.output_micro_batches, "norm": schedule.gradient_norm()}
+
+
+def reentrant(name: str, count: int, micro_batches: int) -> dict[str, Any]:
+    """Recompute by the reentrant checkpoint: losses and gradients, and type, message and notes of what failed."""
+    stages = stages_for(name, count, torch.float64, recompute=True)
+    for stage in stages:
+        stage.submod.reentrant = True
+    schedule = get_schedule_class(name)(stages, micro_batches, loss_fn=loss_of)
+    losses: list[float] = []
+    failure = failure_of(lambda: losses.extend(feed(schedule, *batch_of(2 * micro_batches))[1]))
+    return {"failure": failure, "losses": [losses], "gradients": gradients_of(stages)}
 
 
 def tied(name: str, dtype: torch.dtype, count: int, micro_batches: int) -> dict[str, Any]:
@@ -147,7 +171,7 @@ class Scaled(nn.Module):
 
 
 def pre_split(name: str, dtype: torch.dtype, count: int, micro_batches: int) -> dict[str, Any]:
-    """arg_mbs, kwarg_mbs, target_mbs, loss_kwargs, structures that are no tensors, finalize_gradients."""
+    """arg_mbs, kwarg_mbs, target_mbs, loss_kwargs, structures that are no tensors."""
     mine, num_stages = stage_indices(name, dist.get_rank(), dist.get_world_size())
     stages = [PipelineStage(Scaled(build_stage(s, num_stages, count, dtype), s == num_stages - 1), s, num_stages, CPU)
               for s in mine]
@@ -237,15 +261,19 @@ def refused_of_overlapping() -> dict[str, str]:
 
 
 def replicated(name: str, dtype: torch.dtype, count: int, micro_batches: int, size: int, wrapped_by: str,
-               scale_grads: bool = True) -> dict[str, Any]:
-    """Pipelines of ``size`` ranks, each with a batch of its own; two steps that accumulate."""
+               scale_grads: bool = True, finalize_first: bool = True) -> dict[str, Any]:
+    """Pipelines of ``size`` ranks, each with a batch of its own; two steps that accumulate.
+
+    ``finalize_first``: what the first one is told by ``finalize_gradients``.
+    """
     group, mesh = pipeline_mesh(size)
     stages = stages_for(name, count, dtype, group, WRAPS[wrapped_by](mesh))
     schedule = get_schedule_class(name)(stages, micro_batches, loss_fn=loss_of, scale_grads=scale_grads)
     losses = []
     for step in range(2):
         batch = batch_of(2 * micro_batches * mesh.size(), seed=step)
-        losses.append(feed(schedule, *(t.chunk(mesh.size())[mesh.get_local_rank()] for t in batch))[1])
+        losses.append(feed(schedule, *(t.chunk(mesh.size())[mesh.get_local_rank()] for t in batch),
+                           finalize_gradients=finalize_first or step == 1)[1])
     reductions = [after < len(schedule.statistics.spans) for _, after in schedule.statistics.reductions]
     norm = schedule.gradient_norm()
     evaluated = feed(schedule, *(t.chunk(mesh.size())[mesh.get_local_rank()] for t in batch), run="eval")[1]
@@ -258,10 +286,15 @@ def by_ddp(mesh: DeviceMesh) -> Wrap:
 
 
 def by_fsdp(mesh: DeviceMesh, **options: Any) -> Wrap:
+    return by_parts(fully_shard, mesh=mesh, **options)
+
+
+def by_parts(apply: Callable[..., nn.Module], **options: Any) -> Wrap:
+    """FSDP2's functions, on every part and on the stage."""
     def wrap(module: nn.Module) -> nn.Module:
         for part in module.values():
-            fully_shard(part, mesh=mesh, **options)
-        return fully_shard(module, mesh=mesh, **options)
+            apply(part, **options)
+        return apply(module, **options)
 
     return wrap
 
@@ -270,13 +303,14 @@ WRAPS: dict[str, Callable[[DeviceMesh], Wrap]] = {
     "ddp": by_ddp,
     "fsdp": lambda mesh: by_fsdp(mesh, reshard_after_forward=False),
     "fsdp_reshard": lambda mesh: by_fsdp(mesh, reshard_after_forward=True),
+    "replicate": lambda mesh: by_parts(replicate, mesh=mesh),
     "fsdp_bf16": lambda mesh: by_fsdp(mesh, reshard_after_forward=False, mp_policy=MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=torch.float32)),
 }
 
 
 def beside_torch(name: str, wrapped_by: str, count: int, micro_batches: int, size: int) -> dict[str, Any]:
-    """A schedule of torch's own and of ours, of which both start from the same weights."""
+    """One step of a schedule of torch's own or of ours."""
     group, mesh = pipeline_mesh(size)
     given = get_schedule_class(name)
     stages = stages_for(name, count, torch.float32, group, WRAPS[wrapped_by](mesh), twice=False)
@@ -284,6 +318,27 @@ def beside_torch(name: str, wrapped_by: str, count: int, micro_batches: int, siz
     losses = feed(schedule, *batch_of(2 * micro_batches, seed=mesh.get_local_rank()))[1]
     return {"losses": losses, "gradients": gradients_of(stages), "replica": mesh.get_local_rank(),
             "torchs": given.__module__ == torch_schedules.__name__}
+
+
+# Tensor parallel.
+
+
+def tensor_parallel(name: str, dtype: torch.dtype, count: int, micro_batches: int, size: int) -> dict[str, Any]:
+    """PP x TP: the linear layers hold DTensors and compute with them; between stages tensors are plain."""
+    group, mesh = pipeline_mesh(size)
+
+    def wrap(module: nn.Module) -> nn.Module:
+        for part in module.values():
+            if isinstance(part, Layer):
+                parallelize_module(part, mesh, {"inner": ColwiseParallel(output_layouts=Replicate()),
+                                                "outer": RowwiseParallel(input_layouts=Replicate())})
+        return module
+
+    stages = stages_for(name, count, dtype, group, wrap)
+    schedule = get_schedule_class(name)(stages, micro_batches, loss_fn=loss_of)
+    losses = [feed(schedule, *batch_of(2 * micro_batches, seed=step))[1] for step in range(2)]
+    sharded = [n for stage in stages for n, p in stage.submod.named_parameters() if isinstance(p, DTensor)]
+    return {"losses": losses, "gradients": gradients_of(stages), "norm": schedule.gradient_norm(), "sharded": sharded}
 
 
 # Experts.
@@ -416,6 +471,8 @@ def refusals(folder: str) -> dict[str, str]:
     halves = ScheduleDualPipe(made, 2 * size, loss_fn=loss_of, reduce_mirrors=False)
     other = Path(folder) / f"other_{rank}.csv"
     ScheduleDualPipe(stages_for("dualpipe", count, torch.float32), 4 * size)._dump_csv(str(other))
+    lacking = PipelineStage(own[0].submod, rank, size, CPU)
+    del lacking.dw_builder
     results = {
         "stages": message_of(lambda: ScheduleDualPipe(v, 2 * size)),
         "one stage": message_of(lambda: ScheduleDualPipe(own, 2 * size)),
@@ -432,6 +489,7 @@ def refusals(folder: str) -> dict[str, str]:
         "file stages": message_of(lambda: ScheduleFromFile(v, 4 * size, other)),
         "norm of halves": message_of(lambda: gradient_norm(halves)),
         "clip of halves": message_of(lambda: clip_grad_norm_(halves, 1.0)),
+        "seam": message_of(lambda: ScheduleZB1P(lacking, 2 * size), AttributeError),
     }
     return results
 
@@ -493,11 +551,17 @@ def refused_wrappers() -> dict[str, str]:
         ddp.register_comm_hook(None, lambda state, bucket: bucket)
         return ddp
 
+    def cast_by_ddp(module: nn.Module) -> nn.Module:
+        ddp = by_ddp(mesh)(module)
+        ddp.mixed_precision = _MixedPrecision(param_dtype=torch.bfloat16)  # As an argument it wants an accelerator.
+        return ddp
+
     return {
         "some": first_step(lambda i, m: by_ddp(mesh)(m) if i == 0 else m),
         "other ranks": first_step(
             lambda i, m: DistributedDataParallel(m, process_group=mesh.get_group() if i else solo)),
         "hook": first_step(lambda i, m: hooked(m)),
+        "mixed precision": first_step(lambda i, m: cast_by_ddp(m)),
         "halves": first_step(lambda i, m: by_ddp(mesh)(m), reduce_mirrors=False),
         "one rank": first_step(
             lambda i, m: DistributedDataParallel(m, process_group=solo) if i == 0 and dist.get_rank() == 1 else m),
@@ -515,16 +579,15 @@ class Returns(nn.Module):
 
 def failing(value: str) -> tuple[str, str, list[str]]:
     """Stage 0 returns or raises what it must not: type, message and notes of what comes out of this rank."""
-    values: dict[str, Callable[[Tensor], Any]] = {"text": lambda y: "text", "raise": lambda y: [][y.numel()]}
     rank, size = dist.get_rank(), dist.get_world_size()
+    mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("pp", "tp"))["tp"]
+    values: dict[str, Callable[[Tensor], Any]] = {
+        "text": lambda y: "text", "raise": lambda y: [][y.numel()],
+        "dtensor": lambda y: DTensor.from_local(y, mesh, [Replicate()])}
     stage = PipelineStage(Returns(values[value] if rank == 0 else lambda y: y), rank, size, CPU)
     schedule = ScheduleZB1P(stage, size, loss_fn=lambda y, t: y.sum())
     x = torch.ones(size, 2)
-    try:
-        schedule.step(*([x] if rank == 0 else []), target=x if rank == size - 1 else None)
-    except Exception as error:
-        return type(error).__name__, str(error), list(getattr(error, "__notes__", []))
-    return "none", "", []
+    return failure_of(lambda: schedule.step(*([x] if rank == 0 else []), target=x if rank == size - 1 else None))
 
 
 def mirrors(broadcast: bool, sharded: bool) -> dict[str, Any]:

@@ -26,3 +26,9 @@ def titan_worlds() -> Iterator[Worlds]:
 def world(titan_worlds: Worlds) -> Run:
     """``world(size, function, ...)``: results of every rank."""
     return titan_worlds.run
+
+
+@pytest.fixture
+def fresh_world(titan_worlds: Worlds) -> Run:
+    """The same in processes of its own, for what leaves them unusable."""
+    return titan_worlds.run_fresh

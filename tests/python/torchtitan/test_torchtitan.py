@@ -1,7 +1,8 @@
-"""dualpipe.torchtitan with torchtitan's pipelining function and debug model, on 2 and 4 Gloo processes."""
+"""dualpipe.torchtitan with torchtitan's pipelining function and debug models, on 2 and 4 Gloo processes."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import titan_scenarios as scenarios
 import torch
 from example_runs import (
+    COMPARED,
     changed_lines,
     check_comparison,
     check_same_training,
@@ -34,14 +36,56 @@ def wanted() -> dict[int, tuple[list[float], dict[str, Tensor]]]:
 
 
 def whole_model(replicas: int) -> tuple[list[float], dict[str, Tensor]]:
-    model = scenarios.debug_model(scenarios.debug_spec())
+    return losses_and_gradients(scenarios.debug_model(scenarios.debug_spec()), scenarios.ROWS * replicas)
+
+
+def losses_and_gradients(
+    model: torch.nn.Module, rows: int, images: bool = False
+) -> tuple[list[float], dict[str, Tensor]]:
+    """Plain autograd, row by row."""
     loss_fn = scenarios.CrossEntropyLoss.Config().build()
-    rows, losses = scenarios.ROWS * replicas, []
-    for tokens, labels in zip(*(t.split(1) for t in scenarios.batch_of(rows)), strict=True):
-        loss, _ = loss_fn(model(tokens), labels, torch.tensor(float(rows * scenarios.SEQUENCE)))
+    losses = []
+    batch, batch_labels = scenarios.batch_of(rows)
+    batch, keywords = scenarios.with_images(batch) if images else (batch, [{}] * rows)
+    for tokens, labels, options in zip(batch.split(1), batch_labels.split(1), keywords, strict=True):
+        loss, _ = loss_fn(model(tokens, **options), labels, torch.tensor(float(rows * scenarios.SEQUENCE)))
         loss.backward()
         losses.append(loss.item())
     return losses, {name: p.grad for name, p in model.named_parameters()}
+
+
+@functools.cache
+def whole_vision_model() -> tuple[list[float], dict[str, Tensor]]:
+    model = scenarios.debug_model(scenarios.debug_spec("kimi"))
+    return losses_and_gradients(model, scenarios.ROWS, images=True)
+
+
+@functools.cache
+def whole_model_cast(param_dtype: torch.dtype) -> tuple[list[float], dict[str, Tensor]]:
+    """As FSDP's policy says, without FSDP: parameters are cast, their gradients are kept and summed in float32."""
+    model = scenarios.debug_model(scenarios.debug_spec())
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(param_dtype)
+        parameter.grad_dtype = torch.float32
+    return losses_and_gradients(model, scenarios.ROWS)
+
+
+@functools.cache
+def whole_moe_model() -> tuple[list[float], dict[str, Tensor]]:
+    """Both replicas' rows at a time, as the experts of two ranks see them: torchtitan's compute in bfloat16, so that
+    how many rows are summed before a gradient is rounded shows."""
+    model = scenarios.debug_model(scenarios.debug_spec("qwen3_moe"))
+    loss_fn = scenarios.CrossEntropyLoss.Config().build()
+    batch = scenarios.batch_of(2 * scenarios.ROWS)
+    losses = torch.zeros(2, scenarios.ROWS)
+    for k in range(scenarios.ROWS):
+        tokens, labels = (t[k :: scenarios.ROWS] for t in batch)
+        count = torch.tensor(float(batch[0].numel()))
+        logits = model(tokens).split(1)
+        both = torch.stack([loss_fn(x, y, count)[0] for x, y in zip(logits, labels.split(1), strict=True)])
+        both.sum().backward()
+        losses[:, k] = both.detach()
+    return losses.flatten().tolist(), {name: p.grad for name, p in model.named_parameters()}
 
 
 def check(ranks: list[dict[str, Any]], losses: list[float], gradients: dict[str, Tensor]) -> None:
@@ -76,20 +120,52 @@ def test_recompute(world: Run, wanted: dict[int, Any], name: str) -> None:
     check(world(2, scenarios.train, name, 2, recompute=True), *wanted[1])
 
 
+@pytest.mark.parametrize("name", [*NAMES, "Interleaved1F1B"])
+def test_mixed_precision_equals_the_whole_model_cast_alike(world: Run, name: str) -> None:
+    """bf16 by FSDP's policy, under torchtitan's own schedule too."""
+    check(world(2, scenarios.train, name, 2, dtype="bfloat16"), *whole_model_cast(torch.bfloat16))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_mixed_precision_beside_torchtitans_own(world: Run, name: str) -> None:
-    """bf16 by FSDP's policy: as far from float32 as torchtitan's own schedule, whose sums run in another order."""
-    own = world(2, scenarios.train, "Interleaved1F1B", 2, dtype="bfloat16")
-    losses = next(result["losses"] for result in own if result["losses"] is not None)
-    gradients = {n: g for result in own for n, g in result["gradients"].items()}
-    for result in world(2, scenarios.train, name, 2, dtype="bfloat16"):
-        assert result["losses"] in (None, pytest.approx(losses, rel=1e-5))
-        for parameter, gradient in result["gradients"].items():
-            assert ((gradient - gradients[parameter]).norm() / gradients[parameter].norm()).item() <= 2e-2, parameter
+def test_experts_on_two_ranks(world: Run, name: str) -> None:
+    """MoE by torchtitan's own dispatcher, PP=2 x EP=2 over two replicas."""
+    check(world(4, scenarios.train, name, 2, model="qwen3_moe", expert_parallel_degree=2), *whole_moe_model())
 
 
-def test_other_schedules_are_torchtitans_own(world: Run, wanted: dict[int, Any]) -> None:
-    ranks = world(2, scenarios.train, "Interleaved1F1B", 2)
+@pytest.mark.parametrize("name", NAMES)
+def test_two_replicas_under_torchtitans_default_backend(fresh_world: Run, wanted: dict[int, Any], name: str) -> None:
+    """Of one process torchtitan keeps the first meshes."""
+    check(fresh_world(4, scenarios.train, name, 2, backend="spmd_types"), *wanted[2])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_with_a_vision_encoder(world: Run, name: str) -> None:
+    losses, gradients = whole_vision_model()
+    assert gradients["vision_encoder.patch_embed.weight"].norm() > 0
+    check(world(2, scenarios.train, name, 2, model="kimi"), losses, gradients)
+
+
+@pytest.mark.parametrize("name, times", [("DualPipe", 2**0.5), ("DualPipeV", 1.0), ("ZB1P", 1.0)])
+def test_the_norm_that_the_trainer_logs(world: Run, wanted: dict[int, Any], name: str, times: float) -> None:
+    whole = sum(g.double().square().sum().item() for g in wanted[1][1].values()) ** 0.5
+    for result in world(2, scenarios.train, name, 2):
+        assert result["norms"]["logged"] == pytest.approx(times * whole, rel=2e-4)  # The trainer sums in float32.
+        assert result["norms"]["model"] == pytest.approx(whole, rel=1e-5)
+        assert result["norms"]["clipped"] == pytest.approx(whole / 2, rel=1e-5)
+        assert result["norms"]["clipped by us"] == pytest.approx(whole / 4, rel=1e-5)
+
+
+def test_how_to_clip_under_dualpipe_is_said_where_it_differs(world: Run) -> None:
+    assert world(2, scenarios.warnings_of, "DualPipe") == [[
+        "DualPipe holds every stage on two ranks, and torchtitan sums squares over all ranks: the grad_norm that it "
+        "logs is sqrt(2) times the model's. To clip at 1 set training.max_norm to 1.414."]] * 2
+    assert world(2, scenarios.warnings_of, "DualPipeV") == [[], []]
+
+
+@pytest.mark.parametrize("name", ["Interleaved1F1B", "interleaved_1f1b", "builtin_1f1b"])
+def test_other_schedules_are_torchtitans_own(world: Run, wanted: dict[int, Any], name: str) -> None:
+    """By torch's names, and by those of the command."""
+    ranks = world(2, scenarios.train, name, 2)
     check(ranks, *wanted[1])
     assert {result["schedule"] for result in ranks} == {"torch.distributed.pipelining.schedules"}
 
@@ -126,7 +202,7 @@ def test_the_example_trains_alike_before_and_after_its_diff(tmp_path: Path) -> N
     plain = copy_example("torchtitan", tmp_path / "plain", patched=False)
     torchrun(plain, 2, STAND_INS, OUTPUT=str(plain.parent), STEPS="5")
     patched = copy_example("torchtitan", tmp_path / "patched", patched=True)
-    torchrun(patched, 2, STAND_INS, DUALPIPE_OUTPUT=str(patched.parent), STEPS="5")
+    torchrun(patched, 2, STAND_INS, OUTPUT=str(patched.parent), STEPS="5")
     check_same_training(metrics_of(plain.parent), metrics_of(patched.parent))
     timelines = sorted(path.name for path in patched.parent.glob("timeline_rank*.jsonl"))
     assert timelines == ["timeline_rank0.jsonl", "timeline_rank1.jsonl"]
@@ -134,9 +210,8 @@ def test_the_example_trains_alike_before_and_after_its_diff(tmp_path: Path) -> N
 
 
 def test_one_command_compares_torchtitans_schedules_with_ours(tmp_path: Path) -> None:
-    schedules = ["Interleaved1F1B", "DualPipe"]
     patched = copy_example("torchtitan", tmp_path / "patched", patched=True)
-    check_comparison(compare(patched, 2, schedules, STAND_INS, STEPS="5"), schedules)
+    check_comparison(compare(patched, 2, COMPARED, STAND_INS, STEPS="5"), COMPARED)
 
 
 @pytest.mark.parametrize("name, order", [("DualPipe", "dualpipe"), ("DualPipeV", "dualpipev"), ("ZB1P", "1f1b")])
