@@ -41,10 +41,14 @@ std::string shown(const Held& held) {
 }
 
 // Of more than two values the first two: what is wrong with one is seen by either.
-[[noreturn]] void refuse(const std::string& key, const Opinions& differing) {
-  throw UserError("config", fmt::format("{} must be the same on every rank, got {} and {}; start all ranks with one "
-                                        "configuration",
-                                        key, shown(differing[0]), shown(differing[1])));
+std::string shown(const Opinions& differing) {
+  return fmt::format("{} and {}", shown(differing[0]), shown(differing[1]));
+}
+
+[[noreturn]] void refuse(const std::string& key, const std::string& values) {
+  throw UserError("config",
+                  fmt::format("{} must be the same on every rank, got {}; {}", key, values,
+                              key == kCheckpointSeen ? kShareLoad : "start all ranks with one configuration"));
 }
 
 // Of every rank; "" where a rank has no such key.
@@ -70,7 +74,7 @@ void check_keys(const std::vector<KeyValues>& by_rank) {
   if (differing.size() > 1) {
     differing[0].value = "one version";
     differing[1].value = "another";
-    refuse("the program", differing);
+    refuse("the program", shown(differing));
   }
 }
 
@@ -80,12 +84,16 @@ std::string to_text(const KeyValues& pairs) { return nlohmann::json(pairs).dump(
 
 KeyValues from_text(const std::string& text) { return nlohmann::json::parse(text).get<KeyValues>(); }
 
+std::optional<std::string> difference(const std::vector<std::string>& by_rank) {
+  const Opinions values = opinions(by_rank);
+  return values.size() > 1 ? std::optional(shown(values)) : std::nullopt;
+}
+
 void check_agreement(const std::vector<KeyValues>& by_rank) {
   check_keys(by_rank);
   for (std::size_t i = 0; i < by_rank.front().size(); ++i) {
-    const Opinions values = opinions(values_at(by_rank, i));
-    if (values.size() > 1) {
-      refuse(by_rank.front()[i].first, values);
+    if (const auto values = difference(values_at(by_rank, i))) {
+      refuse(by_rank.front()[i].first, *values);
     }
   }
 }

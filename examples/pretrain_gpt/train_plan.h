@@ -29,7 +29,8 @@ struct TrainPlan {
 // Without a word to another rank. Makes the folder for results; UserError where something is not in order.
 TrainPlan make_plan(const TrainOptions& options, const ScheduleRegistry& registry, const Environment& environment);
 
-// Collective over the store: RunError on every rank, with both values, where ranks differ in what they were told.
+// Collective over the store: UserError on every rank, with both values, where ranks differ in what they were told or in
+// what they see of it. CheckpointError on this rank where it cannot read what there is to load.
 void compare_with_other_ranks(const TrainPlan& plan, const Environment& environment, c10d::Store& store);
 
 // Where the schedule was left open. Collective.

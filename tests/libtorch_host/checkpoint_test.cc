@@ -49,6 +49,7 @@ const std::vector<Case>& cases() {
   static const std::vector<Case> cases{{"builtin_1f1b", 1},
                                        {"builtin_1f1b", 2},
                                        {"builtin_1f1b", 4},
+                                       {"zb1p", 1},
                                        {"zb1p", 2},
                                        {"zb1p", 4},
                                        {"dualpipe", 2},

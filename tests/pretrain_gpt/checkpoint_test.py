@@ -11,6 +11,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -62,14 +63,20 @@ class CheckpointTest(unittest.TestCase):
     def new_folder(self) -> pathlib.Path:
         return pathlib.Path(tempfile.mkdtemp(dir=self.folder))
 
-    def start(self, world_size: int, settings: list[str]) -> list[subprocess.Popen[str]]:
+    def start(self, world_size: int, settings: list[str],
+              machines: list[pathlib.Path] | None = None) -> list[subprocess.Popen[str]]:
+        """`machines`: of each rank the folder in which it runs, and permissions hold for it."""
         port = free_port()
         command = train_command(PROGRAM, self.folder / "gpt.yaml", settings)
+        if machines and os.geteuid() == 0:
+            command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
         return [subprocess.Popen(command, env=rank_variables(rank, world_size, port), text=True, stdout=subprocess.PIPE,
-                                 stderr=subprocess.PIPE) for rank in range(world_size)]
+                                 stderr=subprocess.PIPE, cwd=machines[rank] if machines else None)
+                for rank in range(world_size)]
 
-    def outcomes(self, world_size: int, settings: list[str]) -> list[tuple[int, str, str]]:
-        processes = self.start(world_size, settings)
+    def outcomes(self, world_size: int, settings: list[str],
+                 machines: list[pathlib.Path] | None = None) -> list[tuple[int, str, str]]:
+        processes = self.start(world_size, settings, machines)
         texts = communicate_all(processes, timeout=120)
         return [(process.returncode, *text) for process, text in zip(processes, texts, strict=True)]
 
@@ -228,6 +235,43 @@ class CheckpointTest(unittest.TestCase):
         for code, out, err in outcomes:
             self.assertEqual(code, CHECKPOINT_CODE, out + err)
             self.assertIn("text.py/x] must be a readable folder, got: Not a directory", err)
+
+    def test_what_only_some_ranks_see_or_can_read_stays_as_it_is(self) -> None:
+        saved, output = self.new_folder(), self.new_folder()
+        self.train(2, output, [f"save={saved}", "save_interval=2", "train_iters=4"])
+        newest, older = (hashlib.sha256((saved / name / "manifest.json").read_bytes()).hexdigest()
+                         for name in ("iter_0000004", "iter_0000002"))
+        differs = ("[config] the checkpoint in load must be the same on every rank, got iter_0000004 with manifest "
+                   f"{newest} on rank 0 and {{}} on rank 1; load must be a folder that all ranks share")
+        file = "saved/iter_0000004/rank_00001.safetensors"
+        unread = f"[{file}] must be a readable file, got: Permission denied on rank 1"
+        for code, message, change in (
+                (CONFIGURATION_CODE, differs.format(f"iter_0000002 with manifest {older}"),
+                 lambda machine: shutil.rmtree(machine / "saved/iter_0000004")),
+                (CONFIGURATION_CODE, differs.format("none"), lambda machine: shutil.rmtree(machine / "saved")),
+                (CONFIGURATION_CODE, differs.format("iter_0000004 without a manifest"),
+                 lambda machine: (machine / "saved/iter_0000004/manifest.json").unlink()),
+                (CHECKPOINT_CODE, f"[{file}] must be a readable file, got: No such file or directory on rank 1; load "
+                 "must be a folder that all ranks share", lambda machine: (machine / file).unlink()),
+                (CHECKPOINT_CODE, unread, lambda machine: (machine / file).chmod(0)),
+                (CHECKPOINT_CODE, "[saved] must be a readable folder, got: Permission denied",
+                 lambda machine: (machine / "saved").chmod(0))):
+            machines = [self.new_folder(), self.new_folder()]
+            for machine in machines:
+                shutil.copytree(saved, machine / "saved")
+            change(machines[1])
+            with self.subTest(message):
+                before = [self.tree(machine) for machine in machines]
+                settings = [f"output_dir={output}", "load=saved", "save=saved", "train_iters=6"]
+                for got, out, err in self.outcomes(2, settings, machines):
+                    self.assertEqual(got, code, out + err)
+                    self.assertIn(message, err)
+                self.assertEqual([self.tree(machine) for machine in machines], before)
+
+    @staticmethod
+    def tree(folder: pathlib.Path) -> dict[str, tuple[int, int]]:
+        """Every file and folder, with its bytes and when it was changed."""
+        return {str(path): (path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
 
 
 if __name__ == "__main__":

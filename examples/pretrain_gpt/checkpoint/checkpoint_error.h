@@ -12,4 +12,11 @@ class CheckpointError : public UserError {
   using UserError::UserError;
 };
 
+// Its bytes are not those that were saved, whoever reads them: a file is missing, of another size or hash. No error of
+// reading: what cannot be read now may be whole.
+class DamagedCheckpoint : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
 }  // namespace pretrain_gpt

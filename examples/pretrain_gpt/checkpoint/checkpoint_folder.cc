@@ -6,11 +6,11 @@
 #include <charconv>
 #include <functional>
 #include <limits>
-#include <optional>
 
 #include "examples/pretrain_gpt/checkpoint/checkpoint_error.h"
 #include "examples/pretrain_gpt/checkpoint/durable_file.h"
 #include "examples/pretrain_gpt/checkpoint/input_file.h"
+#include "examples/pretrain_gpt/checkpoint/sha256.h"
 
 namespace pretrain_gpt {
 namespace {
@@ -33,15 +33,17 @@ std::optional<std::int64_t> iteration_of(const std::string& name) {
 }
 
 void visit(const fs::path& save, const std::function<void(const fs::path&)>& visit_folder) {
-  std::error_code error;
   std::vector<fs::path> folders;
-  for (fs::directory_iterator entry(save, error), end; !error && entry != end; entry.increment(error)) {
-    if (fs::is_directory(entry->symlink_status())) {
-      folders.push_back(entry->path());
+  try {
+    for (const fs::directory_entry& entry : fs::directory_iterator(save)) {
+      if (fs::is_directory(entry.symlink_status())) {
+        folders.push_back(entry.path());
+      }
     }
-  }
-  if (error && error != std::errc::no_such_file_or_directory) {
-    throw CheckpointError(save.string(), "must be a readable folder, got: " + error.message());
+  } catch (const fs::filesystem_error& error) {
+    if (error.code() != std::errc::no_such_file_or_directory) {
+      throw CheckpointError(save.string(), "must be a readable folder, got: " + error.code().message());
+    }
   }
   std::for_each(folders.begin(), folders.end(), visit_folder);
 }
@@ -84,13 +86,27 @@ std::vector<std::int64_t> list_checkpoints(const fs::path& save) {
   return iterations;
 }
 
+std::string describe_checkpoint(const fs::path& load, std::optional<std::int64_t> iteration) {
+  const std::vector<std::int64_t> candidates = iteration ? std::vector{*iteration} : list_checkpoints(load);
+  if (candidates.empty()) {
+    return "none";
+  }
+  const fs::path checkpoint = checkpoint_path(load, candidates.front());
+  try {
+    const std::string manifest = read_text_file(checkpoint / kManifestName, kMostManifestBytes);
+    return fmt::format("{} with manifest {}", checkpoint.filename().string(), sha256(manifest));
+  } catch (const DamagedCheckpoint&) {
+    return fmt::format("{} without a manifest", checkpoint.filename().string());
+  }
+}
+
 CheckedManifest read_manifest(const fs::path& checkpoint) {
   const fs::path path = checkpoint / kManifestName;
   const std::string text = read_text_file(path, kMostManifestBytes);
   const std::string line = read_text_file(checkpoint / kManifestHashName, kMostHashBytes);
   const std::string wanted = manifest_hash_line(text);
   if (line != wanted) {
-    throw CheckpointError(
+    throw DamagedCheckpoint(
         (checkpoint / kManifestHashName).string(),
         fmt::format("must be the hash of {} = {}, got another", kManifestName, wanted.substr(0, wanted.find(' '))));
   }
@@ -98,8 +114,8 @@ CheckedManifest read_manifest(const fs::path& checkpoint) {
   for (const ManifestFile& file : checked.manifest.files) {
     const InputFile given(checkpoint / file.name);
     if (given.size() != file.bytes) {
-      throw CheckpointError(given.path().string(),
-                            fmt::format("must have the {} bytes of the manifest, got {}", file.bytes, given.size()));
+      throw DamagedCheckpoint(given.path().string(),
+                              fmt::format("must have the {} bytes of the manifest, got {}", file.bytes, given.size()));
     }
   }
   return checked;
@@ -109,8 +125,8 @@ void check_hash(const fs::path& checkpoint, const ManifestFile& file) {
   const InputFile given(checkpoint / file.name);
   const std::string hash = sha256_of_file(given);
   if (hash != file.sha256 || given.size() != file.bytes) {
-    throw CheckpointError(given.path().string(),
-                          fmt::format("must have the sha256 of the manifest = {}, got {}", file.sha256, hash));
+    throw DamagedCheckpoint(given.path().string(),
+                            fmt::format("must have the sha256 of the manifest = {}, got {}", file.sha256, hash));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,15 +23,19 @@ std::filesystem::path unfinished_path(const std::filesystem::path& save, std::in
 // Iterations of checkpoints without an ending, the newest first; none where the folder is not there.
 std::vector<std::int64_t> list_checkpoints(const std::filesystem::path& save);
 
+// What there is to go on from, as this rank sees it: "iter_0000100 with manifest <sha256>", or "none". Of `iteration`
+// where that is given, of the newest else. Throws CheckpointError where it cannot be read.
+std::string describe_checkpoint(const std::filesystem::path& load, std::optional<std::int64_t> iteration);
+
 // Reads the manifest and checks it against its hash, and that all files are there with their sizes. Throws
-// CheckpointError with what is wrong.
+// DamagedCheckpoint with what is wrong, CheckpointError where it cannot be read or is of a kind that we do not know.
 struct CheckedManifest {
   Manifest manifest;
   std::string sha256;  // Of manifest.json.
 };
 CheckedManifest read_manifest(const std::filesystem::path& checkpoint);
 
-// Throws CheckpointError where the file's bytes are not those of the manifest.
+// Throws DamagedCheckpoint where the file's bytes are not those of the manifest.
 void check_hash(const std::filesystem::path& checkpoint, const ManifestFile& file);
 
 // What saves and removals that were cut off have left. Only while nothing is saved.

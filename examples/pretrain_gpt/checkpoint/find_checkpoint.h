@@ -27,7 +27,8 @@ struct CheckpointSearch {
 };
 
 // Collective. With `iteration`, of that alone. Throws CheckpointError, the same on all ranks, where there are
-// checkpoints and all of them are damaged, or that one is or is not there.
+// checkpoints and all of them are damaged, or that one is or is not there; and where a rank cannot read one or does not
+// see what the others see, since what is not damaged is never passed over.
 CheckpointSearch find_checkpoint(RankExchange& exchange, const std::filesystem::path& load,
                                  std::optional<std::int64_t> iteration);
 

@@ -18,25 +18,41 @@ namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
 
+template <typename Error>
 [[noreturn]] void refuse(const std::filesystem::path& path, const std::string& what) {
-  throw CheckpointError(path.string(), "must be a readable file, got: " + what);
+  throw Error(path.string(), "must be a readable file, got: " + what);
 }
 
-std::string last_error() { return std::generic_category().message(errno); }
+[[noreturn]] void refuse_damaged(const std::filesystem::path& path, const std::string& what) {
+  refuse<DamagedCheckpoint>(path, what);
+}
+
+[[noreturn]] void refuse_unread(const std::filesystem::path& path, int error) {
+  refuse<CheckpointError>(path, std::generic_category().message(error));
+}
+
+[[noreturn]] void refuse_unopened(const std::filesystem::path& path, int error) {
+  if (error == ENOENT || error == ELOOP) {
+    refuse_damaged(path, error == ELOOP ? "a symbolic link" : std::generic_category().message(error));
+  }
+  refuse_unread(path, error);
+}
 
 }  // namespace
 
 InputFile::InputFile(const std::filesystem::path& path)
     : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)) {
   if (descriptor_ < 0) {
-    refuse(path, errno == ELOOP ? "a symbolic link" : last_error());
+    refuse_unopened(path, errno);
   }
   struct stat status {};
-  const bool is_known = ::fstat(descriptor_, &status) == 0;
-  if (!is_known || !S_ISREG(status.st_mode)) {
-    const std::string what = is_known ? "no plain file" : last_error();
+  const int error = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
+  if (error != 0 || !S_ISREG(status.st_mode)) {
     ::close(descriptor_);
-    refuse(path, what);
+    if (error != 0) {
+      refuse_unread(path, error);
+    }
+    refuse_damaged(path, "no plain file");
   }
   size_ = static_cast<std::uint64_t>(status.st_size);
 }
@@ -49,8 +65,11 @@ void InputFile::read(std::uint64_t place, std::span<std::byte> into) const {
     if (got < 0 && errno == EINTR) {
       continue;
     }
-    if (got <= 0) {
-      refuse(path_, got < 0 ? last_error() : fmt::format("its end at byte {}", place));
+    if (got < 0) {
+      refuse_unread(path_, errno);
+    }
+    if (got == 0) {
+      refuse_damaged(path_, fmt::format("its end at byte {}", place));
     }
     place += static_cast<std::uint64_t>(got);
     into = into.subspan(static_cast<std::size_t>(got));
@@ -60,7 +79,7 @@ void InputFile::read(std::uint64_t place, std::span<std::byte> into) const {
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t most_bytes) {
   const InputFile file(path);
   if (file.size() > most_bytes) {
-    refuse(path, fmt::format("{} bytes, more than {}", file.size(), most_bytes));
+    refuse_damaged(path, fmt::format("{} bytes, more than {}", file.size(), most_bytes));
   }
   std::string text(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));

@@ -13,7 +13,7 @@ namespace pretrain_gpt {
 
 class InputFile {
  public:
-  // Throws CheckpointError where it is missing, no plain file, or not readable.
+  // Throws DamagedCheckpoint where it is missing or no plain file, CheckpointError where it cannot be read.
   explicit InputFile(const std::filesystem::path& path);
   ~InputFile();
   InputFile(const InputFile&) = delete;
@@ -22,7 +22,7 @@ class InputFile {
   const std::filesystem::path& path() const { return path_; }
   std::uint64_t size() const { return size_; }  // When it was opened.
 
-  // Throws CheckpointError where the file ends before.
+  // Throws DamagedCheckpoint where the file ends before, CheckpointError where it cannot be read.
   void read(std::uint64_t place, std::span<std::byte> into) const;
 
  private:
@@ -31,7 +31,7 @@ class InputFile {
   std::uint64_t size_ = 0;
 };
 
-// Throws CheckpointError where it is larger than `most_bytes`.
+// Throws DamagedCheckpoint where it is larger than `most_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t most_bytes);
 
 std::string sha256_of_file(const InputFile& file);

@@ -73,6 +73,28 @@ inline void expect_loads_planted(Config config, int world_size, const ScheduleEn
   });
 }
 
+// The same where each rank has its own folder, as `load` would be on machines that do not share it. What rank 0 has is
+// its `save` too.
+inline std::string load_refusal(const Config& config, const ScheduleEntry& entry,
+                                const std::vector<std::filesystem::path>& loads) {
+  std::mutex mutex;
+  std::vector<std::string> messages;
+  run_rank_threads(config, static_cast<int>(loads.size()), [&](const TrainContext& context) {
+    Config own = context.config;
+    own.load = loads[static_cast<std::size_t>(context.parallel.rank())];
+    own.save = loads.front();
+    const TrainContext mine{own, context.parallel, context.store, context.output_dir};
+    CheckpointRank rank(mine, entry);
+    const std::string message = refusal([&] { rank.checkpoints.load(); });
+    const std::lock_guard lock(mutex);
+    messages.push_back(message);
+  });
+  for (const std::string& message : messages) {
+    EXPECT_EQ(message, messages.front());
+  }
+  return messages.front();
+}
+
 // The messages of all ranks; they have to be one.
 inline std::string load_refusal(Config config, int world_size, const ScheduleEntry& entry,
                                 const std::filesystem::path& load) {

@@ -78,6 +78,28 @@ TEST(CheckpointFolder, RefusesWhatIsMissingOrOfAnotherSize) {
             "[" + in("manifest.json") + "] must be a readable file, got: No such file or directory");
 }
 
+// What ranks compare before they talk of anything else.
+TEST(CheckpointFolder, SaysWhatThereIsToGoOnFrom) {
+  const Folder folder;
+  EXPECT_EQ(describe_checkpoint(folder.path() / "none", {}), "none");
+  EXPECT_EQ(describe_checkpoint(folder.path(), {}), "none");
+  for (const std::int64_t iteration : {10, 20}) {
+    write_checkpoint(folder.path(), iteration);
+  }
+  const auto hash = [&](std::int64_t iteration) {
+    return dualpipe::read_text(checkpoint_path(folder.path(), iteration) / kManifestHashName).substr(0, 64);
+  };
+  ASSERT_NE(hash(10), hash(20));
+  EXPECT_EQ(describe_checkpoint(folder.path(), {}), "iter_0000020 with manifest " + hash(20));
+  EXPECT_EQ(describe_checkpoint(folder.path(), 10), "iter_0000010 with manifest " + hash(10));
+  fs::remove(checkpoint_path(folder.path(), 20) / kManifestName);
+  EXPECT_EQ(describe_checkpoint(folder.path(), {}), "iter_0000020 without a manifest");
+  EXPECT_EQ(describe_checkpoint(folder.path(), 30), "iter_0000030 without a manifest");
+  write_file(folder.path() / "file", "");
+  EXPECT_EQ(refusal([&] { describe_checkpoint(folder.path() / "file", {}); }),
+            "[" + (folder.path() / "file").string() + "] must be a readable folder, got: Not a directory");
+}
+
 // Every bit of every file counts.
 TEST(CheckpointFolder, RefusesEveryBitFlipAndTruncation) {
   const Folder folder;
@@ -98,6 +120,7 @@ TEST(CheckpointFolder, RefusesEveryBitFlipAndTruncation) {
       write_file(one / name, bad);
       const std::string message = refusal([&] { check(one); });
       ASSERT_TRUE(message.starts_with("[" + one.string() + "/")) << name << " " << round << " " << message;
+      ASSERT_TRUE(is_damage([&] { check(one); })) << message;
     }
     write_file(one / name, good);
   }

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -257,6 +259,67 @@ TEST(Checkpoint, ThatIsDamagedIsPassedOver) {
                                   "] must have a complete checkpoint, got none: passed "
                                   "over "))
       << message;
+}
+
+// Of every file below a folder its path and its bytes.
+std::map<std::string, std::string> contents_of(const fs::path& folder) {
+  std::map<std::string, std::string> contents;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+    contents[entry.path().string()] = entry.is_regular_file() ? dualpipe::read_text(entry.path()) : "";
+  }
+  return contents;
+}
+
+// Two machines that do not share `load`, or one of them with a disk that does not answer: nobody knows that anything is
+// damaged, so all end, and everything stays where it is.
+TEST(Checkpoint, ThatRanksSeeDifferentlyIsNotPassedOver) {
+  const Folder folder;
+  const Config config = config_for(layouts()[2], "float32");
+  const fs::path first = folder.path() / "first", second = folder.path() / "second";
+  save_planted(config, 2, builtin_1f1b(), first);
+  const std::string one = checkpoint_path(first, 30), other = checkpoint_path(second, 30);
+  const std::string hash = dualpipe::read_text(one + "/manifest.json.sha256").substr(0, 64);
+  const auto refused_with = [&](const std::function<void()>& change) {
+    fs::remove_all(second);
+    fs::copy(first, second, fs::copy_options::recursive);
+    change();
+    const auto before = contents_of(folder.path());
+    const std::string message = load_refusal(config, builtin_1f1b(), {first, second});
+    EXPECT_EQ(contents_of(folder.path()), before);
+    return message;
+  };
+  const std::string differs = "[" + one + "] must be the same on every rank, got a whole one with manifest " + hash +
+                              " on rank 0 and [" + other;
+  const std::string shared = " on rank 1; load must be a folder that all ranks share";
+  EXPECT_EQ(refused_with([&] { fs::remove_all(other); }),
+            differs + "/manifest.json] must be a readable file, got: No such file or directory" + shared);
+  EXPECT_EQ(refused_with([&] { fs::remove(other + "/rank_00000.safetensors"); }),
+            differs + "/rank_00000.safetensors] must be a readable file, got: No such file or directory" + shared);
+  const std::string bytes = std::to_string(fs::file_size(one + "/rank_00001.safetensors"));
+  EXPECT_EQ(refused_with([&] { fs::resize_file(other + "/rank_00001.safetensors", 100); }),
+            differs + "/rank_00001.safetensors] must have the " + bytes + " bytes of the manifest, got 100" + shared);
+  EXPECT_EQ(refused_with([&] {
+              fs::remove_all(second);
+              write_file(second, "");
+            }),
+            "[" + other + "/manifest.json] must be a readable file, got: Not a directory on rank 1");
+}
+
+// One of a version to come, say.
+TEST(Checkpoint, WhoseManifestIsNotUnderstoodIsNotPassedOver) {
+  const Folder folder;
+  Config config = config_for(layouts()[0], "float32");
+  save_planted(config, 1, builtin_1f1b(), folder.path());
+  const fs::path manifest = checkpoint_path(folder.path(), 30) / kManifestName;
+  std::string text = dualpipe::read_text(manifest);
+  const std::string version = "\"version\": 1";
+  text.replace(text.find(version), version.size(), "\"version\": 2");
+  write_file(manifest, text);
+  write_file(manifest.string() + ".sha256", manifest_hash_line(text));
+  config.save = folder.path();
+  EXPECT_EQ(load_refusal(config, 1, builtin_1f1b(), folder.path()),
+            "[" + manifest.string() + "] the manifest version must be 1, got 2 on rank 0");
+  EXPECT_EQ(dualpipe::read_text(manifest), text);
 }
 
 TEST(Checkpoint, OfAnIterationThatIsAskedFor) {

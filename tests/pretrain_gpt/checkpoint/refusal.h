@@ -24,6 +24,17 @@ inline std::string refusal(const std::function<void()>& work) {
   return "nothing was refused";
 }
 
+// Whether it is refused for its bytes, and not because it cannot be read.
+inline bool is_damage(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const DamagedCheckpoint&) {
+    return true;
+  } catch (const CheckpointError&) {
+  }
+  return false;
+}
+
 // Removed at the end.
 class Folder {
  public:

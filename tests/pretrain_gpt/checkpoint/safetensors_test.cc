@@ -153,6 +153,19 @@ TEST(SafetensorsFile, GivesBackWhatWasWritten) {
             "[" + path.string() + "] row must be BF16 [2], got F32 [2]");
 }
 
+// An error of the disk, which this file of Linux gives at address 0, says nothing of the bytes.
+TEST(InputFile, IsNotDamagedWhereItCannotBeRead) {
+  std::string bytes(4, ' ');
+  const auto read = [&](const std::filesystem::path& path) {
+    return [&bytes, path] { InputFile(path).read(0, std::as_writable_bytes(std::span(bytes))); };
+  };
+  EXPECT_EQ(refusal(read("/proc/self/mem")), "[/proc/self/mem] must be a readable file, got: Input/output error");
+  EXPECT_FALSE(is_damage(read("/proc/self/mem")));
+  EXPECT_EQ(refusal(read("/proc/self/mem/x")), "[/proc/self/mem/x] must be a readable file, got: Not a directory");
+  EXPECT_FALSE(is_damage(read("/proc/self/mem/x")));
+  EXPECT_TRUE(is_damage(read("/proc/self/none")));
+}
+
 TEST(InputFile, IsAPlainFileOrRefused) {
   const Folder folder;
   const auto in = [&](const std::string& name) { return (folder.path() / name).string(); };
