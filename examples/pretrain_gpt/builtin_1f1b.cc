@@ -154,13 +154,14 @@ class Builtin1F1B final : public ForwardBackward {
   }
 
   StepOutcome optimizer_step(torch::optim::Optimizer& optimizer, double clip_grad, bool skip) override {
-    const CollectiveScope scope(ring_, "the optimizer step");
-    const double norm = norm_.compute();
+    const double norm = norm_of_gradients();
     if (skip || !std::isfinite(norm)) {
       return {norm, true, find_first_bad()};
     }
+    const ActionRing::Id step = ring_.begin(ActionKind::kCompute, "the optimizer step");
     norm_.clip(norm, clip_grad);
     optimizer.step();
+    ring_.done(step);
     return {norm, false, {}};
   }
 
@@ -346,6 +347,11 @@ class Builtin1F1B final : public ForwardBackward {
     reduction_.finish();
   }
 
+  double norm_of_gradients() {
+    const CollectiveScope scope(ring_, "the norm of gradients");
+    return norm_.compute();
+  }
+
   void look(std::int64_t k, Crossing crossing, const at::Tensor& tensor) {
     if (is_training_ && context_.config.check_for_nan_in_loss_and_grad) {
       finite_.look(k, crossing, tensor);
@@ -365,6 +371,7 @@ class Builtin1F1B final : public ForwardBackward {
 
   // Of all ranks. Collective.
   std::optional<std::string> find_first_bad() {
+    const CollectiveScope scope(ring_, "the search for what is not finite");
     const ProcessGroups& parallel = context_.parallel;
     std::optional<Sighting> first;
     for (const std::string& text : gather_texts(*context_.store, fmt::format("first_bad/{}", searches_++),

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <exception>
 
 #include "plugin/schedule/error.h"
 
@@ -25,6 +26,18 @@ Pipeline& checked_pipeline(Pipeline& pipeline) {
                       "it true, or sum and step yourself");
 }
 
+// Outside of what the log calls a collective: a rank that gets stuck here waits for no other.
+void clip_and_step(Pipeline& pipeline, torch::optim::Optimizer& optimizer, double norm, double clip_grad) {
+  std::exception_ptr mistake;
+  try {
+    clip_gradients(pipeline.gradients(), norm, clip_grad);
+    optimizer.step();
+  } catch (...) {
+    mistake = std::current_exception();
+  }
+  if (mistake) pipeline.guarded("optimizer step", [&] { std::rethrow_exception(mistake); });
+}
+
 }  // namespace
 
 OptimizerHook::OptimizerHook(Pipeline& pipeline, torch::optim::Optimizer& optimizer, double clip_grad)
@@ -36,14 +49,13 @@ OptimizerHook::OptimizerHook(Pipeline& pipeline, torch::optim::Optimizer& optimi
 OptimizerStep OptimizerHook::step(bool skip) {
   pipeline_.finish_gradients();
   OptimizerStep result;
-  pipeline_.guarded("optimizer step", [&] {
-    result.grad_norm = norm_.compute(pipeline_.gradients());
-    result.skipped = skip || !std::isfinite(result.grad_norm);
-    if (result.skipped) return;
-    clip_gradients(pipeline_.gradients(), result.grad_norm, clip_grad_);
-    optimizer_.step();
-  });
-  if (result.skipped) result.first_bad = pipeline_.find_non_finite();
+  pipeline_.guarded("gradient norm", [&] { result.grad_norm = norm_.compute(pipeline_.gradients()); });
+  result.skipped = skip || !std::isfinite(result.grad_norm);
+  if (result.skipped) {
+    result.first_bad = pipeline_.find_non_finite();
+  } else {
+    clip_and_step(pipeline_, optimizer_, result.grad_norm, clip_grad_);
+  }
   return result;
 }
 

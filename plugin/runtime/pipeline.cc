@@ -63,15 +63,26 @@ std::unique_ptr<GradientReduction> Pipeline::Impl::make_reduction(std::vector<St
     const auto note = [this](const ReplicaBucket& bucket) {
       reductions.push_back({bucket.elements, executor->statistics().spans.size()});
     };
-    return tied_reduction(transport, replicas.tied(),
-                          replica_reduction(replicas.layout(), {options.shard_gradients, note}), /*of_sums=*/true);
+    return watched(tied_reduction(transport, replicas.tied(),
+                                  replica_reduction(replicas.layout(), {options.shard_gradients, note}),
+                                  /*of_sums=*/true));
   }
   const std::optional<int> mirror = plan.schedule.placement.mirror_of(transport->rank());
   const bool reduces = mirror && options.reduce_mirrors;
   TiedParameters tied = find_tied(*transport, mirror, parameters);
-  gradients = std::make_unique<Gradients>(std::move(parameters), reduces || !tied.empty());
+  const bool sums = reduces || !tied.empty();
+  gradients = std::make_unique<Gradients>(std::move(parameters), sums);
   if (mirror) check_mirrors(*transport, *mirror, *gradients);
-  return tied_reduction(transport, std::move(tied), reduces ? mirrored_reduction(transport, *mirror) : no_reduction());
+  auto made =
+      tied_reduction(transport, std::move(tied), reduces ? mirrored_reduction(transport, *mirror) : no_reduction());
+  return sums ? watched(std::move(made)) : std::move(made);
+}
+
+std::unique_ptr<GradientReduction> Pipeline::Impl::watched(std::unique_ptr<GradientReduction> sums) {
+  if (!options.check_finite) return sums;
+  auto made = std::make_unique<GradientWatch>(std::move(sums));
+  watch = made.get();
+  return made;
 }
 
 std::unique_ptr<LossWeights> Pipeline::Impl::make_weights() const {

@@ -14,6 +14,7 @@
 #include "plugin/runtime/executor.h"
 #include "plugin/runtime/failure_path.h"
 #include "plugin/runtime/gradient_reduction.h"
+#include "plugin/runtime/gradient_watch.h"
 #include "plugin/runtime/loss_weights.h"
 #include "plugin/runtime/pipeline_plan.h"
 #include "plugin/runtime/replicas.h"
@@ -27,6 +28,7 @@ struct Pipeline::Impl {
   std::vector<StageParameter> take_stages(std::vector<std::shared_ptr<StageModule>> modules);
   void build(std::vector<StageParameter> parameters);
   std::unique_ptr<GradientReduction> make_reduction(std::vector<StageParameter> parameters);
+  std::unique_ptr<GradientReduction> watched(std::unique_ptr<GradientReduction> sums);
   std::unique_ptr<LossWeights> make_weights() const;
 
   // Both on the failure path.
@@ -58,6 +60,7 @@ struct Pipeline::Impl {
   OverlapPlan overlap;  // Until the executor has it.
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<GradientReduction> reduction;
+  GradientWatch* watch = nullptr;  // The reduction, where what goes into it is watched.
   std::shared_ptr<RingLog> log;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<LossWeights> weights;

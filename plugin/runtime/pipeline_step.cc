@@ -20,6 +20,16 @@ std::map<int, TensorList> by_micro_batch(const std::string& what, const std::vec
   return result;
 }
 
+// Where a gradient that is the sum of all micro-batches is not finite: on this rank, or only over ranks.
+constexpr Crossing kOwnGradient = Crossing::kOutputGradient;
+constexpr Crossing kSummedGradient = Crossing::kInputGradient;
+
+// A gradient of a rank's own comes before the sums over ranks that it spoils, whatever their stages (tied weights).
+bool is_earlier(const NonFiniteSighting& a, const NonFiniteSighting& b) {
+  const auto is_sum = [](const NonFiniteSighting& s) { return !s.what.micro_batch && s.crossing == kSummedGradient; };
+  return is_sum(a) == is_sum(b) ? a.is_before(b) : is_sum(b);
+}
+
 }  // namespace
 
 MicroBatches Pipeline::Impl::split(const TensorList& batch, std::size_t count) const {
@@ -118,6 +128,7 @@ StepResult Pipeline::Impl::run(const MicroBatches& inputs, const MicroBatches& l
   step.training = training;
   step.return_outputs = return_outputs;
   if (training) gradients->begin_step();
+  if (training && watch != nullptr) watch->begin_step();
   reductions.clear();
   gradients_open = gradients_open || training;
   const Program& program = training ? plan.training : plan.evaluation;
@@ -149,15 +160,18 @@ void Pipeline::Impl::finish_gradients() {
   statistics = all_statistics();
 }
 
-// What crossed a stage, else a gradient, whose micro-batches are summed.
+// What crossed a stage, else a gradient of this rank's own, else a sum over ranks; both are of all micro-batches.
 std::optional<NonFiniteSighting> Pipeline::Impl::first_non_finite() const {
   const int rank = replicas.world()->rank();
   if (auto sighting = executor->first_non_finite(rank)) return sighting;
   const auto& parameters = gradients->parameters();
+  const auto gradient_of = [&](std::size_t index, Crossing crossing) {
+    const std::string name = "the gradient of " + full_name(parameters[index]);
+    return NonFiniteSighting{{rank, parameters[index].stage, {}, name}, crossing};
+  };
+  if (const auto own = watch != nullptr ? watch->first() : std::nullopt) return gradient_of(*own, kOwnGradient);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (is_finite(gradients->gradient(i))) continue;
-    return NonFiniteSighting{{rank, parameters[i].stage, {}, "the gradient of " + full_name(parameters[i])},
-                             Crossing::kInputGradient};
+    if (!is_finite(gradients->gradient(i))) return gradient_of(i, kSummedGradient);
   }
   return std::nullopt;
 }
@@ -166,7 +180,7 @@ std::optional<NonFinite> Pipeline::Impl::find_non_finite() {
   std::optional<NonFiniteSighting> first;
   for (const std::string& text : replicas.world()->all_gather(encode(first_non_finite()))) {
     const auto sighting = decode_sighting(text);
-    if (sighting && (!first || sighting->is_before(*first))) first = sighting;
+    if (sighting && (!first || is_earlier(*sighting, *first))) first = sighting;
   }
   return first ? std::optional(first->what) : std::nullopt;
 }

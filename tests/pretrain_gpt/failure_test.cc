@@ -107,12 +107,14 @@ Beats later(Beats beats) {
 }
 
 TEST(Blame, RoundTripsBeats) {
-  const Beat given = beat(7, waits_for(3), 1234ms);
+  Beat given = beat(7, waits_for(3), 1234ms);
+  given.computed = 5678ms;
   const Beat again = beat_from_text(to_text(given));
   EXPECT_EQ(again.number, 7U);
   EXPECT_EQ(again.standing, given.standing);
   EXPECT_EQ(again.still, 1234ms);
   EXPECT_EQ(again.process, given.process);
+  EXPECT_EQ(again.computed, 5678ms);
   EXPECT_EQ(beat_from_text(to_text(beat(0, works()))).standing.peer, std::nullopt);
 }
 
@@ -146,6 +148,17 @@ TEST(Blame, TheRankThatComputesForEver) {
 TEST(Blame, OfThoseThatComputeTheOneThatStandsStillLongest) {
   const Beats before{beat(1, works(), 1s), beat(1, sums()), beat(1, works(), 9s)};
   EXPECT_EQ(blame(before, later(before), 1, 3s).rank, 2);
+}
+
+// Tensor ranks: one of them hangs, and its peer waits for it inside of the same action.
+TEST(Blame, TheOneThatComputesOfThoseInTheSameAction) {
+  const Beats before{beat(1, works(), 5s), beat(1, works(), 4s), beat(1, sums(), 9s)};
+  Beats after = later(before);
+  after[1]->computed += 800ms;
+  after[2]->computed += 800ms;
+  EXPECT_EQ(blame(before, after, 2, 3s).rank, 1);
+  after[0]->computed += 800ms;
+  EXPECT_EQ(blame(before, after, 2, 3s).rank, 0);
 }
 
 TEST(Blame, TheEndOfTheChainWhereAllWait) {

@@ -1,7 +1,8 @@
 """What users see when a rank of `pretrain_gpt` fails: every process gone within the bound, with its code and the culprit.
 
-failures_test.py PROGRAM
+failures_test.py PROGRAM [FAULT_LIBRARY]
 
+FAULT_LIBRARY (tests/support/trainer_fault.cc) is preloaded into a rank that is to hang or throw.
 Bounds are those of the README: 2 s for a death or an exception, step_timeout + 2 s for a hang, 5 s for a start, with
 slack for a busy machine.
 """
@@ -25,10 +26,23 @@ from ports import free_port  # noqa: E402
 from trainer_ranks import prepare_data, rank_variables, train_command  # noqa: E402
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
+FAULT_LIBRARY = os.path.abspath(sys.argv.pop(1)) if sys.argv[1:2] and sys.argv[1].endswith(".so") else None
 CONFIGURATION, START, PEER_LOST, EXCEPTION, TIMEOUT, NOT_FINITE, CHECKPOINT, PREEMPTED = range(10, 18)
 DEATH, STEP_TIMEOUT, BOUND_OF_START = 2, 4, 5
+CHECKPOINT_NAME = "iter_???????"
 LISTENS = "0A"  # In /proc/net/tcp.
 SLACK = 3  # Of the scheduler of a busy machine.
+
+# Where a rank hangs, which rank, at what call (trainer_fault.cc), and the settings.
+HANGS = [("forward", 2, 22, "pipeline_schedule=builtin_1f1b"),
+         ("optimizer", 1, 50, "pipeline_schedule=builtin_1f1b"),
+         ("backward", 0, 24, "pipeline_schedule=1f1b"),
+         ("optimizer", 1, 50, "pipeline_schedule=1f1b"),
+         ("backward", 3, 21, "pipeline_schedule=dualpipe", "micro_batch_size=1"),
+         ("forward", 1, 22, "pipeline_schedule=builtin_1f1b", "tensor_model_parallel_size=2"),
+         ("forward", 2, 22, "pipeline_schedule=builtin_1f1b", "tensor_model_parallel_size=2"),
+         ("backward", 3, 22, "pipeline_schedule=1f1b", "tensor_model_parallel_size=2"),
+         ("backward", 0, 22, "pipeline_schedule=1f1b", "tensor_model_parallel_size=2")]
 
 CONFIG = f"""
 num_layers: 4
@@ -62,6 +76,12 @@ def listeners(port):
             for address, number in ends if int(number, 16) == port]
 
 
+def checkpoints(save):
+    """Of each whole checkpoint, by its name: its files."""
+    return {folder.name: {file.name: file.read_bytes() for file in folder.iterdir()}
+            for folder in save.glob(CHECKPOINT_NAME)}
+
+
 class Run:
     """Ranks of one training as processes; all of them end with the test."""
 
@@ -90,10 +110,15 @@ class Run:
             return 0
 
     def wait_for_steps(self, count):
+        self.wait_for(lambda: self.steps() >= count)
+
+    def wait_for(self, is_there):
+        """Until it is there; a failure where a rank has ended and it is not, or the time is over."""
         end = time.monotonic() + 60
-        while self.steps() < count:
-            if time.monotonic() > end or self.processes[0].poll() is not None:
-                raise AssertionError("it does not train: " + self.all_text())
+        while not is_there():
+            has_ended = any(process.poll() is not None for process in self.processes)
+            if time.monotonic() > end or (has_ended and not is_there()):
+                raise AssertionError("it does not come: " + self.all_text())
             time.sleep(0.01)
 
     def all_text(self):
@@ -166,6 +191,38 @@ class FailuresTest(unittest.TestCase):
                         self.assertNotIn("so do ranks", run.text(rank))
                 self.assertEqual(codes[victim], -signal.SIGKILL)
 
+    def with_fault(self, kind, part, at, moment):
+        return {"LD_PRELOAD": FAULT_LIBRARY, "TRAINER_FAULT_KIND": kind, "TRAINER_FAULT_IN": part,
+                "TRAINER_FAULT_AT": str(at), "TRAINER_FAULT_FILE": str(moment)}
+
+    @unittest.skipUnless(FAULT_LIBRARY, "a sanitizer does not go with a library that is preloaded")
+    def test_a_rank_that_computes_for_ever_is_named_by_all(self):
+        # Its watch goes on: no silence gives it away.
+        places = {"forward": r"\S*\dF\d\S* \(stage \d, micro-batch \d", "optimizer": "the optimizer step",
+                  "backward": r"\S*\d[BI]\d\S* \(stage \d, micro-batch \d"}
+        for part, victim, at, *settings in HANGS:
+            if settings[0].removeprefix("pipeline_schedule=") not in self.schedules():
+                continue  # A trainer without the plugin.
+            with self.subTest(part=part, victim=victim, settings=settings):
+                run = self.hang(part, victim, at, settings)
+                for rank in range(4):
+                    self.assertEqual(self.blamed(run, rank), [str(victim)], run.all_text())
+                    self.assertRegex(run.text(rank), rf"failed in step \d+, {places[part]}.*: it got no further for ")
+                    error = json.loads((run.output / f"error{rank}.json").read_text())["message"]
+                    self.assertEqual(error["errorCode"], TIMEOUT)
+                    self.assertTrue((run.output / f"ring_rank{rank}.jsonl").exists())
+
+    def hang(self, part, victim, at, settings):
+        moment = pathlib.Path(tempfile.mkdtemp(dir=self.folder)) / "moment"
+        with self.start(4, *settings, variables={victim: self.with_fault("hang", part, at, moment)}) as run:
+            run.wait_for(moment.exists)
+            self.assertEqual(run.wait(STEP_TIMEOUT + DEATH), [TIMEOUT] * 4, run.all_text())
+        return run
+
+    def schedules(self):
+        listed = subprocess.run([PROGRAM, "schedules"], check=True, capture_output=True, text=True).stdout
+        return [name for name in ("builtin_1f1b", "1f1b", "dualpipe") if re.search(rf"^{name} ", listed, re.MULTILINE)]
+
     def test_an_exception_is_named_by_all(self):
         (self.folder / "late.txt").write_bytes(b"plain text " * 100 + b"\xff" * 100)
         subprocess.run([PROGRAM, "prepare-data", "--input", self.folder / "late.txt", "--output",
@@ -224,18 +281,31 @@ class FailuresTest(unittest.TestCase):
             self.assertEqual(run.wait(60), [0, 0], run.all_text())
         self.assertEqual(list(output.glob("ring_rank*")), [])
 
-    def test_field_report_59_a_rank_that_ends_before_the_first_step_and_in_a_step(self):
+    @unittest.skipUnless(FAULT_LIBRARY, "a sanitizer does not go with a library that is preloaded")
+    def test_field_report_59_a_rank_that_ends_before_the_first_step(self):
         for lazy in ({}, {"TORCH_GLOO_LAZY_INIT": "1"}):
-            variables = {rank: lazy for rank in range(4)}
-            with self.start(4, "timeout_s=15", variables=variables) as run:
-                time.sleep(0.5)  # Some time between its start and the first step.
+            for kind, code in (("exit", 7), ("kill", -signal.SIGKILL)):
+                moment = pathlib.Path(tempfile.mkdtemp(dir=self.folder)) / "moment"
+                variables = {rank: lazy for rank in range(4)}
+                variables[2] = lazy | self.with_fault(kind, "start", 1, moment)
+                with self.start(4, "timeout_s=15", variables=variables) as run:
+                    run.wait_for(moment.exists)
+                    self.assertEqual(run.wait(DEATH), [PEER_LOST, PEER_LOST, code, PEER_LOST], run.all_text())
+                    for rank in (0, 1, 3):
+                        self.assertRegex(run.text(rank), "error: rank 2 failed: its process has ended without a word")
+                        self.assertEqual(self.blamed(run, rank), ["2"], run.all_text())
+                        self.assertNotIn("step", run.text(rank))
+                    self.assertEqual(run.steps(), 0)
+
+    def test_field_report_59_a_rank_that_ends_in_a_step(self):
+        for lazy in ({}, {"TORCH_GLOO_LAZY_INIT": "1"}):
+            with self.start(4, "timeout_s=15", variables={rank: lazy for rank in range(4)}) as run:
+                run.wait_for_steps(20)  # By then the watches know the place.
                 run.processes[2].kill()
-                codes = run.wait(25)
-                self.assertNotIn(0, codes)
-            with self.start(4, "timeout_s=15", variables=variables) as run:
-                run.wait_for_steps(1)
-                run.processes[2].kill()
-                self.assertEqual(run.wait(DEATH)[:2], [PEER_LOST] * 2, run.all_text())
+                self.assertEqual(run.wait(DEATH), [PEER_LOST, PEER_LOST, -signal.SIGKILL, PEER_LOST], run.all_text())
+                for rank in (0, 1, 3):
+                    self.assertEqual(self.blamed(run, rank), ["2"], run.all_text())
+                    self.assertRegex(run.text(rank), r"error: rank 2 failed in (the end of )?step \d+.*: ")
 
     def test_signals_at_one_rank_stop_all_behind_the_same_step(self):
         for number in (signal.SIGTERM, signal.SIGUSR1):
@@ -257,16 +327,68 @@ class FailuresTest(unittest.TestCase):
             self.assertEqual(run.wait(30), [PREEMPTED])
             self.assertIn("nothing is saved, since `save` is not set", run.text(0))
 
-    def test_a_second_signal_leaves_at_once(self):
-        with self.start(2, "step_timeout=100") as run:
-            run.wait_for_steps(1)
-            run.processes[0].send_signal(signal.SIGSTOP)  # Keeps the step from its end.
+    def test_signals_at_different_moments_stop_all_behind_one_step_with_one_checkpoint(self):
+        for pause in (0.005, 0.1):  # Within a step, and over several.
+            save = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+            with self.start(4, f"save={save}") as run:
+                run.wait_for_steps(2)
+                for rank in (3, 0, 2, 1):
+                    run.processes[rank].send_signal(signal.SIGTERM if rank > 1 else signal.SIGUSR1)
+                    time.sleep(pause)
+                self.assertEqual(run.wait(30), [PREEMPTED] * 4, run.all_text())
+                steps = {step for rank in range(4) for step in
+                         re.findall(r"stopped behind step (\d+), as a signal asked for; saved in ", run.text(rank))}
+                self.assertEqual(steps, {str(run.steps())}, run.all_text())
+                self.assertEqual([folder.name for folder in save.iterdir()], [f"iter_{run.steps():07}"])
+
+    @unittest.skipUnless(FAULT_LIBRARY, "a sanitizer does not go with a library that is preloaded")
+    def test_a_signal_leaves_the_code_of_a_failure_as_it_is(self):
+        moment = pathlib.Path(tempfile.mkdtemp(dir=self.folder)) / "moment"
+        save = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        with self.start(4, f"save={save}", variables={2: self.with_fault("throw", "backward", 24, moment)}) as run:
+            run.wait_for(moment.exists)
+            for process in run.processes:
+                process.send_signal(signal.SIGTERM)
+            self.assertEqual(run.wait(DEATH), [PEER_LOST, PEER_LOST, EXCEPTION, PEER_LOST], run.all_text())
+            for rank in range(4):
+                self.assertEqual(self.blamed(run, rank), ["2"], run.all_text())
+                self.assertIn("injected: no such expert", run.text(rank))
+            self.assertEqual(list(save.iterdir()), [])
+
+    def test_a_signal_behind_a_failure_that_this_rank_has_yet_to_hear_of(self):
+        with self.start(4) as run:
+            run.wait_for_steps(2)
+            run.processes[1].send_signal(signal.SIGSTOP)
+            run.processes[2].kill()
+            self.assertEqual([run.wait(DEATH, [0, 3])[rank] for rank in (0, 3)], [PEER_LOST] * 2, run.all_text())
+            run.processes[1].send_signal(signal.SIGTERM)  # Delivered as soon as it goes on.
+            run.processes[1].send_signal(signal.SIGCONT)
+            self.assertEqual(run.wait(DEATH, [1])[1], PEER_LOST, run.all_text())
+            self.assertEqual(self.blamed(run, 1), ["2"], run.all_text())
+
+    def test_a_second_signal_leaves_at_once_and_harms_nothing(self):
+        save = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        with self.start(4, "step_timeout=100", f"save={save}", "save_interval=3") as run:
+            run.wait_for(lambda: len(list(save.glob(CHECKPOINT_NAME))) >= 2)
+            run.processes[3].send_signal(signal.SIGSTOP)  # Keeps the step from its end.
+            time.sleep(0.5)
+            saved = checkpoints(save)
             run.processes[1].send_signal(signal.SIGTERM)
             time.sleep(0.5)
-            self.assertIsNone(run.processes[1].poll(), run.all_text())
+            self.assertEqual([process.poll() for process in run.processes], [None] * 4, run.all_text())
             run.processes[1].send_signal(signal.SIGTERM)
-            self.assertEqual(run.wait(1, [1])[1], PREEMPTED)
-            self.assertIn("second signal", run.text(1))
+            self.assertEqual(run.wait(1, [0, 1, 2])[:3], [PREEMPTED] * 3, run.all_text())
+            run.processes[3].send_signal(signal.SIGCONT)
+            self.assertEqual(run.wait(1), [PREEMPTED] * 4, run.all_text())
+            for rank in range(4):
+                self.assertIn("left at a second signal; nothing was saved since the last checkpoint", run.text(rank))
+                self.assertEqual(self.blamed(run, rank), ["1"], run.all_text())
+            self.assertGreaterEqual(len(saved), 2)
+            self.assertEqual(checkpoints(save), saved)
+        newest = max(int(folder.name[5:]) for folder in save.glob(CHECKPOINT_NAME))
+        with self.start(4, f"load={save}", f"train_iters={newest + 1}") as run:
+            self.assertEqual(run.wait(60), [0] * 4, run.all_text())
+            self.assertIn(f"iteration {newest}, ", run.text(0))
 
     def test_a_signal_while_ranks_meet_leaves_at_once(self):
         port = free_port()

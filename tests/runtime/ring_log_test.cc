@@ -153,31 +153,147 @@ TEST(NonFinite, OrdersBackwardsAndSums) {
   EXPECT_TRUE(at(4, 0, Crossing::kInputGradient).is_before(at({}, 0, Crossing::kInputGradient)));
 }
 
-// NaN in one weight of the second stage: every rank skips, names the same place, and nothing changes.
-TEST(NonFinite, EveryRankSkipsAndNamesOnePlace) {
-  run_ranks(2, [](Rank& rank) {
-    torch::nn::Linear layer(4, 4);
-    if (rank.index == 1) {
-      const at::NoGradGuard guard;
-      layer->weight[0][0] = kNan;
+// A step of four ranks in which one value is NaN, and where all ranks have to see it begin.
+enum class Where { kInput, kOutput, kLoss, kGradient, kWeight };
+
+struct Strike {
+  Where where;
+  int stage, micro_batch;
+  int rank = 0;  // Of a weight's gradient, which is of all micro-batches: which copy of the stage.
+};
+
+void PrintTo(const Strike& strike, std::ostream* stream) {
+  *stream << "where " << static_cast<int>(strike.where) << ", stage " << strike.stage << ", micro-batch "
+          << strike.micro_batch << ", rank " << strike.rank;
+}
+
+constexpr int kRanks = 4, kMicroBatches = 8;
+
+at::Tensor spoiled(const at::Tensor& gradient) { return torch::full_like(gradient, kNan); }
+
+// [rows, 4] to the same; column 0 is the micro-batch and passes as it is.
+class SpoiltStage : public torch::nn::Module {
+ public:
+  SpoiltStage(Strike strike, int stage, int rank) : strike_(strike), stage_(stage) {
+    weight_ = register_parameter("weight", torch::eye(3) / 2);
+    if (strike.where == Where::kWeight && strike.stage == stage && strike.rank == rank) weight_.register_hook(spoiled);
+  }
+
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = torch::tanh(torch::matmul(x.narrow(1, 1, 3), weight_));
+    const bool strikes = strike_.stage == stage_ && strike_.micro_batch == static_cast<int>(x[0][0].item<float>());
+    if (strikes && strike_.where == Where::kOutput) y = y * kNan;
+    if (strikes && strike_.where == Where::kGradient && y.requires_grad()) y.register_hook(spoiled);
+    return torch::cat({x.narrow(1, 0, 1), y}, 1);
+  }
+
+ private:
+  Strike strike_;
+  int stage_;
+  at::Tensor weight_;
+};
+
+TensorList given_to(const std::vector<int>& micro_batches, const Strike& strike) {
+  if (micro_batches.empty()) return {};
+  TensorList rows;
+  for (const int k : micro_batches) {
+    at::Tensor row = torch::full({2, 4}, 0.25);
+    row.select(1, 0).fill_(k);
+    if (strike.where == Where::kInput && strike.micro_batch == k) row[1][2] = kNan;
+    rows.push_back(row);
+  }
+  return {torch::cat(rows)};
+}
+
+Criterion criterion_with(const Strike& strike) {
+  return Criterion([strike](const TensorList& y, const TensorList& t) {
+    const at::Tensor loss = torch::mse_loss(y[0], t[0]);
+    const bool strikes =
+        strike.where == Where::kLoss && strike.micro_batch == static_cast<int>(t[0][0][0].item<float>());
+    return strikes ? loss * kNan : loss;
+  });
+}
+
+std::string expected(const Strike& strike, const Placement& placement) {
+  const int rank = strike.where == Where::kWeight ? strike.rank : placement.rank_of(strike.stage, strike.micro_batch);
+  const std::string place = "rank " + std::to_string(rank) + ", stage " + std::to_string(strike.stage) + ", ";
+  const std::string micro_batch = "micro-batch " + std::to_string(strike.micro_batch) + ": ";
+  switch (strike.where) {
+    case Where::kInput:
+      return place + micro_batch + "input 0";
+    case Where::kOutput:
+      return place + micro_batch + "output 0";
+    case Where::kLoss:
+      return place + micro_batch + "the loss";
+    case Where::kGradient:
+      return place + micro_batch + "the gradient of input 0";
+    case Where::kWeight:
+      break;
+  }
+  return place + "the sum of all micro-batches: the gradient of stage" + std::to_string(strike.stage) + ".weight";
+}
+
+void train_spoilt(const std::string& schedule, const Strike& strike) {
+  ScheduleSpec spec;
+  spec.pipeline_model_parallel_size = kRanks;
+  spec.num_microbatches = kMicroBatches;
+  const Placement placement = builtin_registry().make(schedule, spec).placement;
+  run_ranks(kRanks, [&](Rank& rank) {
+    std::vector<std::shared_ptr<StageModule>> stages;
+    std::vector<at::Tensor> parameters, before;
+    for (const int stage : placement.stages_of(rank.index)) {
+      auto module = std::make_shared<SpoiltStage>(strike, stage, rank.index);
+      parameters.push_back(module->parameters()[0]);
+      before.push_back(parameters.back().detach().clone());
+      stages.push_back(make_stage(module));
     }
     PipelineOptions options;
-    options.num_microbatches = 4;
+    options.num_microbatches = kMicroBatches;
     options.check_finite = true;
-    Pipeline pipeline("1f1b", rank.transport, {make_stage(layer.ptr())}, options);
-    torch::optim::SGD optimizer(layer->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    Pipeline pipeline(schedule, rank.transport, stages, options);
+    torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
     OptimizerHook hook(pipeline, optimizer, 1.0);
-    const Criterion criterion([](const auto& y, const auto& t) { return torch::mse_loss(y[0], t[0]); });
-    const TensorList x = {torch::ones({8, 4})};
-    pipeline.step(rank.index == 0 ? x : TensorList{}, rank.index == 1 ? x : TensorList{}, criterion);
-    const at::Tensor before = layer->weight.detach().clone();
+    const Strike labels{Where::kOutput, 0, 0};
+    pipeline.step(given_to(pipeline.input_micro_batches(), strike), given_to(pipeline.loss_micro_batches(), labels),
+                  criterion_with(strike));
     const OptimizerStep step = hook.step();
     EXPECT_TRUE(step.skipped);
     ASSERT_TRUE(step.first_bad.has_value());
-    EXPECT_EQ(step.first_bad->to_string(), "rank 1, stage 1, micro-batch 0: output 0");
-    EXPECT_TRUE(torch::equal(torch::nan_to_num(layer->weight), torch::nan_to_num(before)));
+    EXPECT_EQ(step.first_bad->to_string(), expected(strike, placement));
+    for (std::size_t i = 0; i < parameters.size(); ++i) EXPECT_TRUE(torch::equal(parameters[i], before[i]));
     EXPECT_TRUE(optimizer.state().empty());
   });
+}
+
+class SpoiltStep : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(NonFinite, SpoiltStep, ::testing::Values("1f1b", "zb1p", "dualpipe", "dualpipev"),
+                         [](const auto& info) { return info.param; });
+
+// Every rank skips, names the same place, and nothing changes.
+TEST_P(SpoiltStep, IsSkippedAndNamesWhereItBegan) {
+  const int last = GetParam() == "dualpipev" ? 2 * kRanks - 1 : kRanks - 1;
+  for (const Strike& strike :
+       {Strike{Where::kInput, 0, 2}, Strike{Where::kInput, 0, 7}, Strike{Where::kOutput, 1, 0},
+        Strike{Where::kOutput, 2, 6}, Strike{Where::kOutput, last, 5}, Strike{Where::kLoss, last, 1},
+        Strike{Where::kLoss, last, 4}, Strike{Where::kGradient, last, 3}, Strike{Where::kGradient, 1, 6}}) {
+    SCOPED_TRACE(::testing::PrintToString(strike));
+    train_spoilt(GetParam(), strike);
+  }
+}
+
+// Of the two ranks that hold a stage it is the one whose own gradient was NaN, though the sum is so on both.
+TEST_P(SpoiltStep, NamesTheCopyWhoseGradientItWas) {
+  ScheduleSpec spec;
+  spec.pipeline_model_parallel_size = kRanks;
+  spec.num_microbatches = kMicroBatches;
+  const Placement placement = builtin_registry().make(GetParam(), spec).placement;
+  for (const int stage : {0, 2}) {
+    for (const int rank : placement.ranks_of(stage)) {
+      SCOPED_TRACE("stage " + std::to_string(stage) + " on rank " + std::to_string(rank));
+      train_spoilt(GetParam(), {Where::kWeight, stage, -1, rank});
+    }
+  }
 }
 
 TEST(NonFinite, ASkipThatTheCallerAsksForChangesNothing) {

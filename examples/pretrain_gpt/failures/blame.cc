@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -11,6 +12,8 @@ namespace pretrain_gpt {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr std::chrono::milliseconds kBusy{100};  // Between two readings, even where processors are scarce.
 
 bool has_stopped(const std::optional<Beat>& before, const std::optional<Beat>& after) {
   return !after || (before && before->number == after->number);
@@ -37,13 +40,19 @@ Failure blame_stopped(const Beats& after, const std::vector<int>& stopped, std::
   return failure;
 }
 
+bool computes(const std::optional<Beat>& before, const Beat& after) {
+  return before && after.computed - before->computed >= kBusy;
+}
+
 // Of those that wait for nobody.
-std::optional<int> longest_at_work(const Beats& beats) {
+std::optional<int> longest_at_work(const Beats& before, const Beats& after) {
   std::optional<int> longest;
-  for (std::size_t rank = 0; rank < beats.size(); ++rank) {
-    const bool works = !beats[rank]->standing.waits;
-    if (works && (!longest || beats[rank]->still > beats[static_cast<std::size_t>(*longest)]->still)) {
+  std::pair<bool, std::chrono::milliseconds> most;
+  for (std::size_t rank = 0; rank < after.size(); ++rank) {
+    const std::pair mine(computes(before[rank], *after[rank]), after[rank]->still);
+    if (!after[rank]->standing.waits && (!longest || mine > most)) {
       longest = static_cast<int>(rank);
+      most = mine;
     }
   }
   return longest;
@@ -68,7 +77,7 @@ int end_of_chain(const Beats& beats, int here) {
 
 std::string to_text(const Beat& beat) {
   return Json({beat.number, beat.standing.place, beat.standing.waits, beat.standing.peer.value_or(-1),
-               beat.standing.changes, beat.still.count(), to_text(beat.process)})
+               beat.standing.changes, beat.still.count(), to_text(beat.process), beat.computed.count()})
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -77,7 +86,8 @@ Beat beat_from_text(const std::string& text) {
   Beat beat{json.at(0),
             {json.at(1), json.at(2), {}, json.at(4)},
             std::chrono::milliseconds(json.at(5).get<std::int64_t>()),
-            identity_from_text(json.at(6))};
+            identity_from_text(json.at(6)),
+            std::chrono::milliseconds(json.at(7).get<std::int64_t>())};
   if (const int peer = json.at(3); peer >= 0) {
     beat.standing.peer = peer;
   }
@@ -94,7 +104,7 @@ Failure blame(const Beats& before, const Beats& after, int here, std::chrono::mi
   if (!stopped.empty()) {
     return blame_stopped(after, stopped, patience);
   }
-  if (const auto rank = longest_at_work(after)) {
+  if (const auto rank = longest_at_work(before, after)) {
     const Beat& beat = *after[static_cast<std::size_t>(*rank)];
     return {*rank, ExitCode::kTimeout, beat.standing.place,
             fmt::format("it got no further for {}, and the others wait for it", seconds(beat.still))};

@@ -20,6 +20,7 @@ struct Beat {
   Standing standing;
   std::chrono::milliseconds still{0};  // Since the standing last changed.
   ProcessIdentity process;
+  std::chrono::milliseconds computed{0};  // Processor time of the process so far.
 };
 
 std::string to_text(const Beat& beat);
@@ -30,7 +31,9 @@ using Beats = std::vector<std::optional<Beat>>;  // By rank; nothing of one that
 // The failure that rank `here` records after it stood still for `patience`. `before` and `after` were read so far apart
 // that every watch has beaten in between. In this order:
 //   ranks whose watch has stopped beating: their processes are stopped, or their machines are gone;
-//   else, of the ranks that wait for no other, the one that has stood still longest: an action that does not end;
+//   else, of the ranks that wait for no other, the one that has stood still longest: an action that does not end. Those
+//     that compute come before those that do not: what the ranks of a tensor-parallel group wait for inside an action
+//     is not seen, but that they are idle is;
 //   else the rank at which the chain of who waits for whom ends or closes.
 Failure blame(const Beats& before, const Beats& after, int here, std::chrono::milliseconds patience);
 

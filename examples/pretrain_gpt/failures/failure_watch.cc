@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <ctime>
 #include <future>
 #include <utility>
 
@@ -50,6 +51,14 @@ void wait_for_count(Board& board, const char* key, int count, milliseconds bound
   while (board.add(key, 0) < count && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(20ms);
   }
+}
+
+// Of all threads of this process: those of a rank that waits take next to none.
+milliseconds processor_time() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return std::chrono::duration_cast<milliseconds>(std::chrono::seconds(time.tv_sec) +
+                                                  std::chrono::nanoseconds(time.tv_nsec));
 }
 
 // Nothing of what cannot be read.
@@ -182,7 +191,7 @@ void FailureWatch::beat() {
 }
 
 void FailureWatch::beat_once(Board& board, std::uint64_t number, const ProcessIdentity& process) {
-  board.set(key_of_beat(rank_), to_text(Beat{number, progress_.now(), still(), process}));
+  board.set(key_of_beat(rank_), to_text(Beat{number, progress_.now(), still(), process, processor_time()}));
   look_for_record(board);
   answered_at_ = Clock::now().time_since_epoch().count();
 }

@@ -40,7 +40,7 @@ class FaultyTransfer : public Transfer {
       : transfer_(std::move(transfer)), points_(std::move(points)), becomes_nan_(std::move(becomes_nan)) {}
 
   void wait() override {
-    points_->pass(Point::kWait);
+    points_->pass({Point::kWait});
     transfer_->wait();
     fill_nan(becomes_nan_);
   }
@@ -61,7 +61,7 @@ class FaultyTransport : public Transport {
   at::Device device() const override { return transport_->device(); }
 
   std::unique_ptr<Transfer> send(int peer, int channel, const TensorList& tensors) override {
-    const std::optional<Fault> fault = points_->pass(Point::kSend);
+    const std::optional<Fault> fault = points_->pass({Point::kSend, peer, channel});
     TensorList given = fault ? copies(tensors) : tensors;
     if (fault == Fault::kDrop) return watched(std::make_unique<DoneTransfer>());
     if (fault == Fault::kRepeat) extra_.push_back(transport_->send(peer, channel, given));
@@ -71,7 +71,7 @@ class FaultyTransport : public Transport {
   }
 
   std::unique_ptr<Transfer> receive(int peer, int channel, const TensorList& into) override {
-    const std::optional<Fault> fault = points_->pass(Point::kReceive);
+    const std::optional<Fault> fault = points_->pass({Point::kReceive, peer, channel});
     if (fault == Fault::kDrop) return watched(transport_->receive(peer, kNowhere, into));
     if (fault == Fault::kRepeat) extra_.push_back(transport_->receive(peer, channel, copies(into)));
     TensorList given = into;
@@ -94,34 +94,38 @@ class FaultyTransport : public Transport {
   std::vector<std::unique_ptr<Transfer>> extra_;
 };
 
-at::Tensor passed(FaultPoints& points, Point point, const at::Tensor& tensor) {
-  const std::optional<Fault> fault = points.pass(point);
+at::Tensor pass(FaultPoints& points, const Passed& passed, const at::Tensor& tensor) {
+  const std::optional<Fault> fault = points.pass(passed);
   if (fault == Fault::kNan) return tensor * kNotANumber;
   return fault == Fault::kWrongSize ? other_size(tensor) : tensor;
 }
 
 class FaultyStage : public StageModule {
  public:
-  FaultyStage(int stage, std::int64_t width, std::shared_ptr<FaultPoints> points) : points_(std::move(points)) {
+  FaultyStage(int stage, std::int64_t width, std::shared_ptr<FaultPoints> points)
+      : stage_(stage), points_(std::move(points)) {
     const at::Tensor values = at::arange(width * width, at::kFloat).add(stage).sin().div(2).view({width, width});
     weight_ = register_parameter("weight", values);
-    weight_.register_hook(
-        [points = points_](const at::Tensor& gradient) { return passed(*points, Point::kWeight, gradient); });
+    weight_.register_hook([points = points_, stage](const at::Tensor& g) {
+      return pass(*points, {Point::kWeight, stage}, g);
+    });
   }
 
   TensorList forward(const TensorList& inputs) override {
-    const std::optional<Fault> fault = points_->pass(Point::kForward);
+    const std::optional<Fault> fault = points_->pass({Point::kForward, stage_});
     at::Tensor output = at::matmul(only_tensor(inputs), weight_).tanh();
     if (fault == Fault::kNan) output = output * kNotANumber;
     if (fault == Fault::kWrongSize) output = at::cat({output, output});
     if (output.requires_grad()) {
-      output.register_hook(
-          [points = points_](const at::Tensor& gradient) { return passed(*points, Point::kBackward, gradient); });
+      output.register_hook([points = points_, stage = stage_](const at::Tensor& g) {
+        return pass(*points, {Point::kBackward, stage}, g);
+      });
     }
     return {output};
   }
 
  private:
+  int stage_;
   std::shared_ptr<FaultPoints> points_;
   at::Tensor weight_;
 };
@@ -150,9 +154,9 @@ void FaultPoints::arm(std::size_t number, Fault fault) {
   fault_ = fault;
 }
 
-std::optional<Fault> FaultPoints::pass(Point point) {
+std::optional<Fault> FaultPoints::pass(const Passed& passed) {
   const std::size_t number = seen_.size();
-  seen_.push_back(point);
+  seen_.push_back(passed);
   if (armed_ != number) return std::nullopt;
   if (fault_ == Fault::kThrow) throw std::runtime_error("an injected fault");
   if (fault_ == Fault::kBadAlloc) throw std::bad_alloc();

@@ -18,6 +18,13 @@ namespace dualpipe::stress {
 enum class Fault { kThrow, kHang, kDrop, kRepeat, kWrongSize, kNan, kBadAlloc };
 enum class Point { kForward, kBackward, kWeight, kSend, kReceive, kWait };
 
+// A point that was passed. `which` is the stage of a compute point and the peer of a message.
+struct Passed {
+  Point point = Point::kWait;
+  int which = -1;
+  int channel = -1;  // Of a message.
+};
+
 inline constexpr Fault kFaults[] = {Fault::kThrow,     Fault::kHang, Fault::kDrop,    Fault::kRepeat,
                                     Fault::kWrongSize, Fault::kNan,  Fault::kBadAlloc};
 
@@ -37,14 +44,14 @@ class FaultPoints {
 
   void arm(std::size_t number, Fault fault);
   // Throws or hangs where that is the fault, and gives back another one for the caller to commit.
-  std::optional<Fault> pass(Point point);
+  std::optional<Fault> pass(const Passed& passed);
 
-  const std::vector<Point>& seen() const { return seen_; }
+  const std::vector<Passed>& seen() const { return seen_; }
   bool has_struck() const { return armed_ && *armed_ < seen_.size(); }
 
  private:
   std::shared_ptr<VirtualClock> clock_;
-  std::vector<Point> seen_;
+  std::vector<Passed> seen_;
   std::optional<std::size_t> armed_;
   Fault fault_ = Fault::kThrow;
 };

@@ -41,8 +41,9 @@ struct RankOutcome {
   std::optional<FailureRecord> failure;
   std::string other_error;                          // Something else than a PipelineError.
   std::vector<bool> skipped;                        // By step.
+  std::optional<NonFinite> first_bad;               // Of the first step.
   std::vector<std::vector<at::Tensor>> parameters;  // After each step.
-  std::vector<Point> points;
+  std::vector<Passed> points;
   std::size_t points_of_first_step = 0;
   seconds end{0};
 };
@@ -125,13 +126,15 @@ class RankRun {
                                                            make_faulty_stage(kRanks - 1 - rank, kWidth, points_)};
     std::vector<at::Tensor> parameters{stages[0]->parameters()[0], stages[1]->parameters()[0]};
     Pipeline pipeline("dualpipe", make_faulty(transport_, points_), stages,
-                      {.num_microbatches = kMicroBatches, .failures = failures_});
+                      {.num_microbatches = kMicroBatches, .failures = failures_, .check_finite = true});
     torch::optim::SGD optimizer(parameters, 0.1);
     OptimizerHook hook(pipeline, optimizer);
     for (int step = 0; step < kSteps; ++step) {
       optimizer.zero_grad();
       pipeline.step(rows_of(pipeline.input_micro_batches(), 0), rows_of(pipeline.loss_micro_batches(), 1), squares);
-      outcome.skipped.push_back(hook.step().skipped);
+      const OptimizerStep done = hook.step();
+      outcome.skipped.push_back(done.skipped);
+      if (step == 0) outcome.first_bad = done.first_bad;
       outcome.parameters.push_back({parameters[0].detach().clone(), parameters[1].detach().clone()});
       if (step == 0) outcome.points_of_first_step = points_->seen().size();
     }
@@ -196,10 +199,90 @@ class Judge {
     return (at_once ? seconds(0) : kTimeout) + kBound;
   }
 
+  const Passed& point() const { return clean_[strike_.rank].points[strike_.number]; }
+
+  bool is_message() const { return point().point == Point::kSend || point().point == Point::kReceive; }
+
+  bool is_an_end(int rank) const { return rank == strike_.rank || (is_message() && rank == point().which); }
+
+  // An exception is of the rank that threw, and what it computes in another size it finds itself; a message that does
+  // not fit, the next one in the place of a lost one too, is found by either end. A hang is found by whoever waits
+  // longest: a timeout knows no more.
+  bool explains(const FailureRecord& record) const {
+    const bool timed_out = record.cause.find("timed out") != std::string::npos;
+    switch (strike_.fault) {
+      case Fault::kThrow:
+      case Fault::kBadAlloc:
+        return record.rank == strike_.rank;
+      case Fault::kHang:
+        return timed_out;
+      case Fault::kWrongSize:
+        return is_an_end(record.rank);
+      default:
+        return timed_out || is_an_end(record.rank);
+    }
+  }
+
   std::string wrong_culprit() const {
-    const bool is_known = strike_.fault == Fault::kThrow || strike_.fault == Fault::kBadAlloc;
-    if (!is_known || outcome_[0].failure->rank == strike_.rank) return "";
-    return "the culprit is not named: " + outcome_[0].failure->to_string();
+    const FailureRecord& record = *outcome_[0].failure;
+    return explains(record) ? "" : "the culprit is not named: " + record.to_string();
+  }
+
+  // The micro-batch of a compute point: it is as far in the row as among the points of its stage.
+  int micro_batch() const {
+    const std::vector<Passed>& points = clean_[strike_.rank].points;
+    const auto same = [&](const Passed& passed) {
+      return passed.point == point().point && passed.which == point().which;
+    };
+    auto left = std::count_if(points.begin(), points.begin() + static_cast<std::ptrdiff_t>(strike_.number), same);
+    const bool is_forward = point().point == Point::kForward;
+    for (const Op& op : row_of(strike_.rank)) {
+      const bool is_same =
+          is_forward ? op.kind == Kind::kForward : op.kind == Kind::kBackward || op.kind == Kind::kBackwardInput;
+      if (is_same && op.stage == point().which && left-- == 0) return op.micro_batch;
+    }
+    return -1;
+  }
+
+  static std::vector<Op> row_of(int rank) {
+    ScheduleSpec spec;
+    spec.pipeline_model_parallel_size = kRanks;
+    spec.num_microbatches = kMicroBatches;
+    std::vector<Op> ops;
+    const Schedule schedule = builtin_registry().make("dualpipe", spec);
+    for (const Action& action : schedule.rows.at(rank)) {
+      ops.push_back(action.op);
+      if (action.paired) ops.push_back(*action.paired);
+    }
+    return ops;
+  }
+
+  // Where a NaN has to be seen first; of messages, by the rank that got it.
+  std::string wrong_place() const {
+    const std::optional<NonFinite>& seen = outcome_[0].first_bad;
+    if (!seen) return "nobody says where it began";
+    const int stage = point().which;
+    const std::string weight = "the gradient of stage" + std::to_string(stage) + ".weight";
+    NonFinite wanted{strike_.rank, stage, {}, weight};
+    switch (point().point) {
+      case Point::kForward:
+        wanted = {strike_.rank, stage, micro_batch(), "output 0"};
+        break;
+      case Point::kBackward:
+        if (stage > 0) wanted = {strike_.rank, stage, micro_batch(), "the gradient of input 0"};
+        break;
+      case Point::kSend:
+        wanted = *seen;
+        wanted.rank = point().which;
+        break;
+      case Point::kReceive:
+        wanted = *seen;
+        wanted.rank = strike_.rank;
+        break;
+      default:
+        break;
+    }
+    return *seen == wanted ? "" : "it began in " + wanted.to_string() + ", and they name " + seen->to_string();
   }
 
   // Nobody failed: a NaN skips a step everywhere, and all else leaves no trace.
@@ -208,10 +291,11 @@ class Judge {
     if (skipped && strike_.fault != Fault::kNan) return "a step was skipped";
     for (int rank = 0; rank < kRanks; ++rank) {
       if (outcome_[rank].skipped != outcome_[0].skipped) return on(rank) + "skips another step than rank 0";
+      if (outcome_[rank].first_bad != outcome_[0].first_bad) return on(rank) + "names another place than rank 0";
       if (!same_parameters(outcome_[rank], clean_[rank], kSteps, skipped ? kSteps - 1 : kSteps))
         return on(rank) + "has wrong numbers, and nobody said so";
     }
-    return "";
+    return skipped ? wrong_place() : "";
   }
 
   const Outcome& clean_;
@@ -225,7 +309,7 @@ std::vector<Strike> strikes_of(const Outcome& clean, std::size_t every) {
   for (int rank = 0; rank < kRanks; ++rank) {
     for (std::size_t point = 0; point < clean[rank].points_of_first_step; ++point) {
       for (const Fault fault : kFaults) {
-        if (can_strike(fault, clean[rank].points[point]) && number++ % every == 0) {
+        if (can_strike(fault, clean[rank].points[point].point) && number++ % every == 0) {
           strikes.push_back({rank, point, fault});
         }
       }
@@ -254,7 +338,7 @@ void judge(const Outcome& clean, const Strike& strike, Tally& tally) {
     ++tally.kept;
   } else if (tally.told++ < 20) {
     std::cerr << "rank " << strike.rank << ", point " << strike.number << " ("
-              << to_string(clean[strike.rank].points[strike.number]) << "), " << to_string(strike.fault) << ": "
+              << to_string(clean[strike.rank].points[strike.number].point) << "), " << to_string(strike.fault) << ": "
               << complaint << "\n";
   }
 }
