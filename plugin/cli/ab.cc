@@ -8,8 +8,10 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <ostream>
 
+#include "plugin/analysis/cost_file.h"
 #include "plugin/analysis/trace.h"
 #include "plugin/cli/commands.h"
 #include "plugin/cli/host.h"
@@ -37,6 +39,7 @@ struct AbOptions {
   std::vector<std::string> schedules = {"builtin_1f1b", "interleaved_1f1b", "dualpipe", "dualpipev"};
   int rounds = 3;
   int timeout = 1800;
+  std::optional<std::string> cost;
   std::string output = "output/ab";
   bool force = false;
   ComparisonOptions compared;
@@ -79,6 +82,7 @@ void check_options(const CLI::App& command, AbOptions& options) {
   require(!options.host.has_trainer() || options.host.iterations > options.compared.warmup,
           fmt::format("--iterations must be above --warmup = {}, got {}", options.compared.warmup,
                       options.host.iterations));
+  if (options.cost) options.compared.cost = read_cost_file(*options.cost);
   if (options.host.has_trainer()) options.host.trainer.program = find_trainer(options.host.trainer.program);
 }
 
@@ -201,6 +205,9 @@ int run_ab(const CLI::App& command, AbOptions& options) {
 void add_comparison_options(CLI::App& command, AbOptions& options) {
   ComparisonOptions& compared = options.compared;
   command.add_option("--baseline", compared.baseline, "Schedule that the others are compared with; default: the first");
+  command.add_option(
+      "--cost", options.cost,
+      "Cost file, as dualpipe profile writes it: predicts every iteration, to stand beside what it took");
   command.add_option("--warmup", compared.warmup, "First iterations of each run that no time is taken from")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();

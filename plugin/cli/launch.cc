@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <deque>
 #include <fstream>
+#include <random>
 #include <regex>
 #include <sstream>
 
@@ -21,6 +23,7 @@ namespace fs = std::filesystem;
 using Variables = std::map<std::string, std::string>;
 
 constexpr std::size_t kLongestCause = 300;
+constexpr int kLowestPort = 10000, kHighestPort = 32768;
 
 bool is_program(const fs::path& path) { return fs::is_regular_file(path) && access(path.c_str(), X_OK) == 0; }
 
@@ -48,18 +51,31 @@ std::optional<fs::path> find_torchrun() {
   return find_in_path("torchrun");
 }
 
-// A port that is free now.
-int free_port() {
+// Where ports begin that the kernel gives to connections by itself: one of those may be gone before it is used.
+int first_of_the_kernels_ports() {
+  std::ifstream range("/proc/sys/net/ipv4/ip_local_port_range");
+  int first = 0;
+  return range >> first && first >= kLowestPort + 1000 ? first : kHighestPort;
+}
+
+bool is_free(int port) {
   const int handle = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  auto* where = reinterpret_cast<sockaddr*>(&address);
-  const bool found = handle >= 0 && bind(handle, where, size) == 0 && getsockname(handle, where, &size) == 0;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  const bool bound = handle >= 0 && bind(handle, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
   close(handle);
-  if (!found) throw ScheduleError("launch", "a port of 127.0.0.1 must be free for the processes to meet, got none");
-  return ntohs(address.sin_port);
+  return bound;
+}
+
+int free_port() {
+  std::random_device random;
+  std::uniform_int_distribution<int> ports(kLowestPort, first_of_the_kernels_ports() - 1);
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    if (const int port = ports(random); is_free(port)) return port;
+  }
+  throw ScheduleError("launch", "a port of 127.0.0.1 must be free for the processes to meet, got none");
 }
 
 Variables run_variables(const std::string& schedule, const fs::path& output) {
@@ -131,7 +147,7 @@ std::string find_trainer(const std::string& program) {
 
 Job trainer_job(const TrainerRun& run, const std::string& schedule, const fs::path& output) {
   Variables variables = run_variables(schedule, output);
-  if (std::getenv("OMP_NUM_THREADS") == nullptr) variables["OMP_NUM_THREADS"] = "1";
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) variables.emplace("OMP_NUM_THREADS", "1");
   if (const auto torchrun = find_torchrun()) return torchrun_job(*torchrun, run, std::move(variables));
   return rank_job(run, variables);
 }

@@ -9,6 +9,7 @@
 #include "plugin/compare/differences.h"
 #include "plugin/compare/measured_figures.h"
 #include "plugin/compare/notes.h"
+#include "plugin/compare/prediction.h"
 #include "plugin/schedule/error.h"
 
 namespace dualpipe {
@@ -108,6 +109,7 @@ ScheduleFigures figures_of(const ScheduleRuns& run, const ScheduleRuns& referenc
   add_curves(figures, run.rounds.front().iterations);
   compare::add_differences(figures, run.rounds, reference.rounds.front().iterations);
   compare::add_measured_figures(figures, run.rounds, static_cast<std::size_t>(options.warmup));
+  if (options.cost) compare::add_prediction(figures, run.rounds.front(), *options.cost);
   return figures;
 }
 

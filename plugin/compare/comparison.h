@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "plugin/analysis/cost_file.h"
 #include "plugin/compare/run_files.h"
 #include "plugin/compare/statistics.h"
 
@@ -27,6 +28,7 @@ struct ComparisonOptions {
   int warmup = 3;                 // First iterations of a run, which no time is taken from.
   double tolerance_first = 1e-5;  // Relative differences of the first iteration's loss and gradient norm, ...
   double tolerance_curve = 1e-3;  // ... and of every iteration's loss.
+  std::optional<CostFile> cost = std::nullopt;  // By which iterations are predicted; nothing: they are not.
 };
 
 // What one rank did in a step; seconds since the step's first action. Where it is simulated, spans alone.
@@ -47,6 +49,12 @@ struct ScheduleFigures {
 
   std::optional<Estimate> ms;      // Of an iteration, between quartiles.
   std::optional<SpeedUp> speedup;  // Over the baseline, in the rounds that both have.
+
+  // Of an iteration, by the options' cost file and the schedule alone, as `dualpipe plan --cost` gives it.
+  std::optional<double> predicted_ms;
+  std::optional<double> predicted_difference;  // From the median that was measured, relative to that.
+  std::optional<std::string> no_prediction;    // Why there is none where there is a cost file.
+  std::optional<std::string> prediction_note;  // What a reader should know of it: how stages were divided.
 
   // Medians over the recorded steps, from the first action of a pipeline to its last.
   std::optional<double> pipeline_ms;

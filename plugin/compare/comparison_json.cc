@@ -73,6 +73,8 @@ Json to_json(const StepPicture& picture) {
 void add_figures(Json& json, const ScheduleFigures& run) {
   json["ms"] = to_json(run.ms);
   json["speedup"] = to_json(run.speedup);
+  json["predicted_ms"] = or_null(run.predicted_ms);
+  json["predicted_difference"] = or_null(run.predicted_difference);
   json["bubble"] = or_null(run.bubble);
   json["exposed_ms"] = or_null(run.exposed_ms);
   json["utilization"] = or_null(run.utilization);
@@ -115,6 +117,7 @@ std::string to_json(const Comparison& comparison) {
             {"warmup", options.warmup},
             {"baseline", options.baseline},
             {"reference", or_null(comparison.reference)},
+            {"cost_file", options.cost ? Json(options.cost->name) : Json(nullptr)},
             {"tolerance_first", options.tolerance_first},
             {"tolerance_curve", options.tolerance_curve},
             {"notes", comparison.notes},

@@ -27,6 +27,12 @@ std::string spread(const std::optional<Estimate>& ms) {
   return ms ? fmt::format("{} ({} - {})", to_ms(ms->value), to_ms(ms->low), to_ms(ms->high)) : kUnknown;
 }
 
+// With how far it is from what was measured.
+std::string predicted(const ScheduleFigures& run) {
+  if (!run.predicted_difference) return ms_or_unknown(run.predicted_ms);
+  return fmt::format("{} ({:+.1f}%)", to_ms(*run.predicted_ms), 100 * *run.predicted_difference);
+}
+
 std::string interval(const std::optional<SpeedUp>& speedup) {
   if (!speedup) return kUnknown;
   if (!speedup->low) return fmt::format("{:.3f}", speedup->value);
@@ -63,8 +69,8 @@ std::string number(const std::optional<int>& count) { return count ? std::to_str
 
 using Run = const ScheduleFigures&;
 
-std::vector<Column> time_columns() {
-  return {
+std::vector<Column> time_columns(bool has_predictions) {
+  std::vector<Column> columns = {
       {"", "schedule", [](Run run) { return run.schedule; }},
       {"ms per iteration", "median (quartiles)", [](Run run) { return spread(run.ms); }},
       {"speed-up", "(95% interval)", [](Run run) { return interval(run.speedup); }},
@@ -74,6 +80,8 @@ std::vector<Column> time_columns() {
       {"exposed", "ms", [](Run run) { return ms_or_unknown(run.exposed_ms); }},
       {"", "busy", [](Run run) { return share(run.utilization); }},
   };
+  if (has_predictions) columns.insert(columns.begin() + 2, Column{"predicted ms", "(difference)", predicted});
+  return columns;
 }
 
 std::vector<Column> memory_columns() {
@@ -126,11 +134,21 @@ constexpr const char* kLegend =
     "Bytes and activations are those of the rank that has most; 3 x 1/4 is three micro-batches in a quarter of the "
     "model.\n";
 
+std::string legend(const std::optional<CostFile>& cost) {
+  if (!cost) return kLegend;
+  return fmt::format(
+      "predicted: an iteration by the costs of {}, as dualpipe plan gives it, and how far that is from the "
+      "median.\n{}",
+      cost->name, kLegend);
+}
+
 std::string figures(const Comparison& comparison) {
   std::string text = fmt::format("{} iterations, {} {}, warm-up {} left out; baseline {}\n\n", comparison.iterations,
                                  comparison.rounds, comparison.rounds == 1 ? "round" : "rounds",
                                  comparison.options.warmup, comparison.options.baseline);
-  text += grid(comparison, time_columns()) + "\n" + grid(comparison, memory_columns()) + "\n" + kLegend;
+  const std::optional<CostFile>& cost = comparison.options.cost;
+  text += grid(comparison, time_columns(cost.has_value())) + "\n" + grid(comparison, memory_columns()) + "\n";
+  text += legend(cost);
   for (const std::string& note : comparison.notes) text += note + "\n";
   return text;
 }

@@ -116,6 +116,27 @@ void note_files(const Comparison& comparison, Names& notes) {
         fmt::format("{} wrote no exposed_seconds: waiting for an exchange counts as busy there.", list(hidden)));
 }
 
+// Where the host's first iteration has no norm, the check of it is none.
+void note_norms(const Comparison& comparison, Names& notes) {
+  const Names without = names_where(
+      comparison, [](const ScheduleFigures& run) { return !run.grad_norms.empty() && !run.grad_norms.front(); });
+  if (without.empty()) return;
+  const std::string& reference = *comparison.reference;
+  const bool has_none = std::ranges::find(without, reference) != without.end();
+  notes.push_back(fmt::format("'-': {} wrote no grad_norm into metrics.jsonl, so {}.", list(without),
+                              has_none
+                                  ? fmt::format("no gradient norm was compared with {}'s", reference)
+                                  : fmt::format("{} gradient norms were not compared", verb(without, "its", "their"))));
+}
+
+void note_predictions(const Comparison& comparison, Names& notes) {
+  for (const ScheduleFigures& run : comparison.runs) {
+    if (run.no_prediction)
+      notes.push_back(fmt::format("'-': what {} takes cannot be predicted: {}", run.schedule, *run.no_prediction));
+    if (run.prediction_note) notes.push_back(fmt::format("predicted, {}: {}.", run.schedule, *run.prediction_note));
+  }
+}
+
 void note_simulations(const Comparison& comparison, Names& notes) {
   for (const ScheduleFigures& run : comparison.runs) {
     if (run.no_simulation)
@@ -140,6 +161,8 @@ std::vector<std::string> comparison_notes(const Comparison& comparison) {
   note_chunks(comparison, notes);
   note_absent(comparison, notes);
   note_files(comparison, notes);
+  note_norms(comparison, notes);
+  note_predictions(comparison, notes);
   note_simulations(comparison, notes);
   return notes;
 }

@@ -77,6 +77,15 @@ std::string describe_at_hand(const RingFile& ring) {
   return action ? "it is at " + action->action : "it is between actions";
 }
 
+// Ranks leave one after another, and those that are still there go on.
+std::string describe_posted(const RingAction& counterpart, int peer, const RingFile& ring) {
+  if (counterpart.posted > ring.written)
+    return fmt::format("rank {} posted {} {:.3f} s later, when rank {} had left", peer, counterpart.action,
+                       counterpart.posted - ring.written, ring.rank);
+  return fmt::format("rank {} has posted {}, {} bytes: the message is under way, or its link is broken", peer,
+                     counterpart.action, counterpart.bytes);
+}
+
 std::string find_out(const Rings& rings, const RingFile& ring, const RingAction& waiting) {
   if (!waiting.peer) return "which takes all ranks of a group";
   const int peer = *waiting.peer;
@@ -87,8 +96,7 @@ std::string find_out(const Rings& rings, const RingFile& ring, const RingAction&
   const double since = end_of_earlier(ring, waiting);
   for (const RingAction& action : log->second->actions) {
     if (action.action == *counterpart && action.peer == ring.rank && action.posted > since)
-      return fmt::format("rank {} has posted {}, {} bytes: the message is under way, or its link is broken", peer,
-                         *counterpart, action.bytes);
+      return describe_posted(action, peer, ring);
   }
   return fmt::format("rank {} has not posted {}: {}", peer, *counterpart, describe_at_hand(*log->second));
 }
@@ -103,16 +111,17 @@ std::optional<int> named_most(const std::vector<RingFile>& rings) {
   return most == votes.end() ? std::nullopt : std::optional(most->first);
 }
 
-// Along who waits for whom, from the first that waits.
-std::optional<int> end_of_waiting(const Rings& rings, const std::vector<WaitingRank>& waiting) {
+// Along who waits for whom: from the rank that failed, since logs of ranks that had to leave early end in waits that
+// would have been over soon; where none is known, from the first that waits.
+std::optional<int> end_of_waiting(const std::vector<WaitingRank>& waiting, std::optional<int> failed) {
   std::map<int, int> waits_for;
   for (const WaitingRank& rank : waiting) {
     if (rank.action.peer) waits_for[rank.rank] = *rank.action.peer;
   }
-  if (waits_for.empty()) return std::nullopt;
-  int rank = waits_for.begin()->first;
+  if (waits_for.empty()) return failed;
+  int rank = failed.value_or(waits_for.begin()->first);
   for (std::set<int> passed; waits_for.contains(rank) && passed.insert(rank).second;) rank = waits_for.at(rank);
-  return rings.empty() ? std::nullopt : std::optional(rank);
+  return rank;
 }
 
 std::string ago(double time, double end) { return fmt::format("{:.3f} s before", std::max(0.0, end - time)); }
@@ -169,8 +178,7 @@ Postmortem examine(const std::vector<RingFile>& rings) {
     if (action && action->kind != "compute")
       result.waiting.push_back({ring.rank, *action, find_out(logs, ring, *action)});
   }
-  result.parting = end_of_waiting(logs, result.waiting);
-  if (!result.parting) result.parting = result.failed_rank;
+  result.parting = end_of_waiting(result.waiting, result.failed_rank);
   return result;
 }
 

@@ -23,7 +23,8 @@ struct Postmortem {
   std::optional<int> failed_rank;    // What most logs name.
   std::vector<int> without_log;      // Ranks of the run that left none.
   std::vector<WaitingRank> waiting;  // By rank.
-  // The rank at which the others' waiting ends: it failed, left no log, or waits for nobody.
+  // The rank that failed, or, where that waits itself or none is known, the one at which the waiting ends: it left no
+  // log, or waits for nobody.
   std::optional<int> parting;
 };
 

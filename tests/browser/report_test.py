@@ -179,7 +179,7 @@ class Report(PageTest):
                 self.assertEqual(value, at(run, figure), figure)
                 self.check_shown(figure, value, cell.text)
                 seen += 1
-        self.assertEqual(seen, 4 * 18)
+        self.assertEqual(seen, 4 * 20)
         self.assertEqual(self.find("#title").text, comparison["title"])
         self.assertIn(comparison["command"], self.find("#setting").text)
         self.assertIn("dualpipe holds twice the parameters", self.find("#notes").text)
@@ -190,7 +190,7 @@ class Report(PageTest):
         if text in ("none", "–"):
             self.assertIn((text, value), (("none", 0), ("–", None)), figure)
             return
-        shown, unit = re.match(r"([\d.e-]+) ?(.*)", text).groups()
+        shown, unit = re.match(r"([\d.e+-]+) ?(.*)", text).groups()
         factor = {"%": 0.01, "kB": 1e3, "MB": 1e6, "GB": 1e9}.get(unit, 1)
         digits = len(shown.split("e")[0].partition(".")[2])
         exponent = int(shown.partition("e")[2] or 0)

@@ -109,6 +109,8 @@ ScheduleFigures figures(const Case& one, double noise) {
   run.pipeline_ms = 1e3 * makespan(run.measured);
   run.simulated_ms = 1e3 * makespan(run.simulated);
   run.ms = Estimate{*run.pipeline_ms + 6, *run.pipeline_ms + 4.5, *run.pipeline_ms + 11};
+  run.predicted_ms = 1e3 * makespan(run.simulated) + 6;
+  run.predicted_difference = *run.predicted_ms / run.ms->value - 1;
   run.bubble = 1 - simulate(schedule, costs(schedule, one.forward, 0.08)).utilization();
   run.exposed_ms = 0.04 * *run.pipeline_ms;
   run.utilization = 0.96 - *run.bubble;
@@ -130,6 +132,7 @@ Comparison comparison(const std::string& title, const std::vector<Case>& cases) 
   result.options.title = title;
   result.options.command = "dualpipe ab --config " + title + " --iterations 60 --nproc 8 -o output/ab";
   result.options.baseline = cases.front().schedule;
+  result.options.cost = CostFile{.name = "output/profile/cost.json", .source = {}, .stages = {}, .layers = {}};
   result.iterations = 60;
   result.rounds = 3;
   for (const Case& one : cases) {

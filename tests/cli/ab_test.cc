@@ -256,6 +256,8 @@ TEST_F(Ab, DoesNotCompareNormsThatAHostDoesNotWrite) {
   EXPECT_TRUE(comparison()["runs"][1]["grad_norms"].is_null());
   EXPECT_TRUE(comparison()["runs"][1]["grad_norm_difference"].is_null());
   EXPECT_EQ(comparison()["runs"][0]["grad_norm_difference"], 0);
+  EXPECT_THAT(run.out,
+              HasSubstr("'-': b wrote no grad_norm into metrics.jsonl, so its gradient norms were not compared.\n"));
   json diverged = usual_plan(50);
   diverged["grad_norms"][0] = nullptr;
   const Outcome not_finite =
@@ -279,6 +281,55 @@ TEST_F(Ab, KeepsSchedulesApartThatAreFiles) {
   EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
   EXPECT_EQ(read_text(output() + "/runs/x_y.csv/round1/output.log"), "training with x/y.csv\n");
   EXPECT_EQ(read_text(output() + "/runs/x_y.csv-2/round1/output.log"), "training with x_y.csv\n");
+}
+
+// A step of the host is eight units, and it runs one micro-batch on two ranks; a message takes a unit.
+TEST_F(Ab, PredictsByACostFile) {
+  const json stage = {{"forward", 6.25}, {"backward_input", 3.125}, {"backward_weight", 9}};
+  const json costs = {{"format", "dualpipe-cost"}, {"version", 1},         {"unit", "ms"},
+                      {"latency", 6.25},           {"step_overhead", 2.5}, {"stages", {stage, stage}}};
+  const std::string file = folder_.write("cost.json", costs.dump());
+  const Outcome run =
+      this->run({{"any", usual_plan(50)}}, "--schedules builtin_1f1b,zb1p,mine --rounds 1 --cost " + file);
+  ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_THAT(run.out, HasSubstr("\nbuiltin_1f1b  50.00 (49.00 - 51.00)   51.75 (+3.5%)  "));
+  EXPECT_THAT(run.out, HasSubstr("\nzb1p          50.00 (49.00 - 51.00)  42.75 (-14.5%)  "));
+  EXPECT_THAT(run.out, HasSubstr("\nmine          50.00 (49.00 - 51.00)               -  "));
+  EXPECT_THAT(run.out, HasSubstr("\n'-': what mine takes cannot be predicted: [mine] must be a schedule that the "
+                                 "simulator knows, 1f1b, dualpipe, dualpipev, interleaved_1f1b, zb1p, got one of the "
+                                 "host's own\n"));
+  const json result = comparison();
+  EXPECT_EQ(result["cost_file"], file);
+  EXPECT_EQ(result["runs"][0]["predicted_ms"], 2 * 6.25 + 2 * 12.125 + 2 * 6.25 + 2.5);
+  EXPECT_NEAR(result["runs"][0]["predicted_difference"].get<double>(), 0.035, 1e-12);
+  EXPECT_EQ(result["runs"][1]["predicted_ms"], 2 * 6.25 + 2 * 6.25 + 2 * 3.125 + 9 + 2.5);
+  EXPECT_TRUE(result["runs"][2]["predicted_ms"].is_null());
+}
+
+// ZB1P on 4 ranks with 8 micro-batches, F = I = W = 1 ms, by a host that takes exactly as long as it is simulated.
+TEST_F(Ab, FieldReport79TheBubbleIsTheSimulatedIdleTime) {
+  json costs = {
+      {"format", "dualpipe-cost"}, {"version", 1}, {"unit", "ms"}, {"step_overhead", 5}, {"stages", json::array()}};
+  for (int stage = 0; stage < 4; ++stage)
+    costs["stages"].push_back({{"forward", 1}, {"backward_input", 1}, {"backward_weight", 1}});
+  const std::string truth = folder_.write("truth.json", costs.dump());
+  const json plan = json::parse(run_dualpipe("plan -s zb1p -P 4 -M 8 --format json --cost " + truth).out);
+  EXPECT_EQ(plan["makespan"], 27);
+  EXPECT_EQ(plan["idle"], json::array({3, 3, 3, 3}));  // (P-1)(F+B-2W)
+  const Outcome run =
+      run_dualpipe("ab --command 'python3 tests/cli/timed_host.py " DUALPIPE_PROGRAM " " + truth +
+                   " 4 8' --schedules zb1p --rounds 1 --warmup 0 --cost " + truth + " -o '" + output() + "'");
+  ASSERT_EQ(run.exit_code, 0) << run.out << run.err;
+  EXPECT_THAT(run.out, HasSubstr("bubble is\nthe ranks' time without an action"));
+  EXPECT_THAT(run.out,
+              HasSubstr("\nzb1p      32.00 (32.00 - 32.00)  32.00 (+0.0%)               1     27.00  27.00   11.1%"));
+  const json figures = comparison()["runs"][0];
+  EXPECT_NEAR(figures["bubble"].get<double>(), 3.0 / 27, 1e-9);
+  EXPECT_NEAR(figures["utilization"].get<double>(), 24.0 / 27, 1e-9);
+  EXPECT_NEAR(figures["pipeline_ms"].get<double>(), 27, 1e-6);
+  EXPECT_NEAR(figures["simulated_ms"].get<double>(), 27, 1e-6);
+  EXPECT_NEAR(figures["predicted_ms"].get<double>(), 32, 1e-9);
+  EXPECT_NEAR(figures["predicted_difference"].get<double>(), 0, 1e-9);
 }
 
 TEST_F(Ab, TakesOtherTolerances) {
@@ -483,6 +534,10 @@ TEST(AbOptions, AreRefusedWhereTheyDoNotFit) {
       {"--command true --schedules a,b,a", "[ab] --schedules must name each schedule once, got a twice"},
       {"--command true --schedules a,b --baseline c", "[ab] --baseline must be one of --schedules, a,b, got c"},
       {"--command true --rounds 0", "0"},
+      {"--command true --cost missing.json",
+       "dualpipe: [missing.json] must be a cost file that can be read, as 'dualpipe profile -o missing.json' writes "
+       "it\n"},
+      {"--command true --cost configs/gpt_tiny.yaml", "dualpipe: [configs/gpt_tiny.yaml] "},
       {"--command true --tolerance-first -1",
        "dualpipe: --tolerance-first: must be a number of at least 0, got -1; for example 1e-5; see dualpipe --help\n"},
       {"--command true --tolerance-first nan",

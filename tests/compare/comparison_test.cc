@@ -21,6 +21,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using testing::StartsWith;
 
 std::vector<IterationMetrics> metrics(const std::vector<double>& ms) {
   std::vector<IterationMetrics> iterations;
@@ -267,6 +268,127 @@ TEST(Comparison, ShowsNoSpeedUpOverIterationsThatTakeNoTime) {
   const Comparison comparison =
       compare_runs({{"a", std::nullopt, {{metrics({0, 0, 0}), {}}}}, {"b", std::nullopt, {one_copy()}}}, options("a"));
   EXPECT_FALSE(comparison.runs[1].speedup);
+}
+
+// F, I and W take a millisecond each, and a step what its schedule does and 0.45 ms.
+CostFile costs(std::size_t stages) {
+  CostFile file;
+  file.name = "c.json";
+  file.step_overhead = 0.45;
+  file.stages.resize(stages);
+  return file;
+}
+
+Comparison predicted(const std::vector<ScheduleRuns>& runs, std::size_t stages = 2) {
+  ComparisonOptions with_costs = options(runs.front().schedule);
+  with_costs.cost = costs(stages);
+  return compare_runs(runs, with_costs);
+}
+
+// Two ranks and two micro-batches. 1f1b: (M + P - 1)(F + B) = 9; zb1p: M (F + B) + (P - 1)(F + B - 2 W) = 7; the order
+// of two_copies(): F F B B = 6. What the runs took, 10.5 or 5.25, plays no part.
+TEST(Prediction, IsThePlanOfTheScheduleUnderTheCostFile) {
+  const Comparison comparison = predicted({{"builtin_1f1b", std::nullopt, {one_copy()}},
+                                           {"1f1b", std::nullopt, {one_copy()}},
+                                           {"zb1p", std::nullopt, {one_copy()}},
+                                           {"orders/mine.csv", std::nullopt, {two_copies()}}});
+  const std::vector<double> wanted = {9.45, 9.45, 7.45, 6.45}, measured = {10.5, 10.5, 10.5, 5.25};
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const ScheduleFigures& run = comparison.runs[i];
+    EXPECT_NEAR(run.predicted_ms.value(), wanted[i], 1e-12) << run.schedule;
+    EXPECT_NEAR(run.predicted_difference.value(), wanted[i] / measured[i] - 1, 1e-12) << run.schedule;
+    EXPECT_FALSE(run.no_prediction) << run.schedule;
+  }
+  EXPECT_THAT(comparison.notes, Not(Contains(HasSubstr("predicted"))));
+}
+
+TEST(Prediction, StandsInTableAndJsonWhereThereIsACostFile) {
+  const std::vector<ScheduleRuns> runs = {{"builtin_1f1b", std::nullopt, {one_copy()}},
+                                          {"mine.csv", std::nullopt, {two_copies()}}};
+  const Comparison with = predicted(runs), without = compare_runs(runs, options());
+  const std::string table = to_table(with);
+  EXPECT_THAT(table, HasSubstr("\n                   ms per iteration   predicted ms  "));
+  EXPECT_THAT(table, HasSubstr("\nbuiltin_1f1b  10.50 (10.25 - 10.75)  9.45 (-10.0%)  "));
+  EXPECT_THAT(table, HasSubstr("\nmine.csv         5.25 (5.12 - 5.38)  6.45 (+22.9%)  "));
+  EXPECT_THAT(table,
+              HasSubstr("\npredicted: an iteration by the costs of c.json, as dualpipe plan gives it, and how far "
+                        "that is from the median.\n"));
+  EXPECT_THAT(to_table(without), Not(HasSubstr("predicted")));
+  const json told = json::parse(to_json(with)), untold = json::parse(to_json(without));
+  EXPECT_EQ(told["cost_file"], "c.json");
+  EXPECT_NEAR(told["runs"][0]["predicted_ms"].get<double>(), 9.45, 1e-12);
+  EXPECT_NEAR(told["runs"][0]["predicted_difference"].get<double>(), -0.1, 1e-12);
+  EXPECT_TRUE(untold["cost_file"].is_null());
+  EXPECT_TRUE(untold["runs"][0].at("predicted_ms").is_null());
+  EXPECT_TRUE(untold["runs"][0].at("predicted_difference").is_null());
+}
+
+TEST(Prediction, IsADashWithANoteWhereTheSimulatorDoesNotKnowWhatRan) {
+  RunFiles folded = one_copy();
+  for (RankTimeline& rank : folded.ranks) {
+    rank.num_stages = 4;
+    rank.stages = {rank.rank, 3 - rank.rank};
+  }
+  RunFiles early = one_copy();
+  for (RankTimeline& rank : early.ranks) rank.steps.clear();
+  const Comparison comparison = predicted({{"megatrons_own", std::nullopt, {one_copy()}},
+                                           {"builtin_1f1b", std::nullopt, {folded}},
+                                           {"interleaved_1f1b", std::nullopt, {one_copy()}},
+                                           {"dualpipe", std::nullopt, {two_copies()}},
+                                           {"auto", std::nullopt, {early}},
+                                           {"1f1b", std::nullopt, {{metrics({9, 10, 11}), {}}}}});
+  const std::vector<std::string> reasons = {
+      "megatrons_own takes cannot be predicted: [megatrons_own] must be a schedule that the simulator knows, 1f1b, "
+      "dualpipe, dualpipev, interleaved_1f1b, zb1p, got one of the host's own",
+      "builtin_1f1b takes cannot be predicted: [builtin_1f1b] must have run the 2 stages that 1f1b has on 2 ranks, got "
+      "4",
+      "interleaved_1f1b takes cannot be predicted: [interleaved_1f1b] virtual_pipeline_model_parallel_size must be at "
+      "least 2, got 1",
+      "dualpipe takes cannot be predicted: [dualpipe] num_microbatches must be at least 2 x ",
+      "auto takes cannot be predicted: [auto] must have a step that all ranks of a pipeline recorded, got none",
+      "1f1b takes cannot be predicted: the timelines say how many ranks and micro-batches there are, and it wrote "
+      "none"};
+  for (std::size_t i = 0; i < reasons.size(); ++i) {
+    EXPECT_FALSE(comparison.runs[i].predicted_ms) << reasons[i];
+    EXPECT_FALSE(comparison.runs[i].predicted_difference) << reasons[i];
+    EXPECT_THAT(comparison.notes, Contains(StartsWith("'-': what " + reasons[i])));
+  }
+  EXPECT_THAT(to_table(comparison), HasSubstr("\nmegatrons_own     10.50 (10.25 - 10.75)             -  "));
+}
+
+TEST(Prediction, SaysHowStagesWereDividedAndWhereTheyCannotBe) {
+  const std::vector<ScheduleRuns> runs = {{"1f1b", std::nullopt, {one_copy()}}};
+  const Comparison divided = predicted(runs, 1);
+  EXPECT_NEAR(divided.runs[0].predicted_ms.value(), 4.5 + 0.45, 1e-12);
+  EXPECT_THAT(divided.notes, Contains("predicted, 1f1b: each of the 1 stages in c.json is divided evenly in 2."));
+  EXPECT_THAT(
+      predicted(runs, 3).notes,
+      Contains("'-': what 1f1b takes cannot be predicted: [c.json] the number of stages must divide the file's 3 "
+               "or be a multiple of it, got 2; for example 1 or 3"));
+}
+
+TEST(Prediction, HasNoDifferenceFromIterationsThatTakeNoTime) {
+  RunFiles run = one_copy();
+  for (IterationMetrics& iteration : run.iterations) iteration.ms = 0;
+  const ScheduleFigures figures = predicted({{"1f1b", std::nullopt, {run}}}).runs[0];
+  EXPECT_NEAR(figures.predicted_ms.value(), 9.45, 1e-12);
+  EXPECT_FALSE(figures.predicted_difference);
+}
+
+TEST(Comparison, SaysWhoseNormsWereNotCompared) {
+  RunFiles bare = one_copy();
+  for (IterationMetrics& iteration : bare.iterations) iteration.grad_norm.reset();
+  const std::vector<ScheduleRuns> runs = {{"a", std::nullopt, {one_copy()}},
+                                          {"b", std::nullopt, {bare}},
+                                          {"c", std::nullopt, {bare}},
+                                          {"d", "it fell over", {}}};
+  EXPECT_THAT(compare_runs({runs[0], runs[1], runs[3]}, options("a")).notes,
+              Contains("'-': b wrote no grad_norm into metrics.jsonl, so its gradient norms were not compared."));
+  EXPECT_THAT(compare_runs(runs, options("a")).notes,
+              Contains("'-': b, c wrote no grad_norm into metrics.jsonl, so their gradient norms were not compared."));
+  EXPECT_THAT(compare_runs(runs, options("b")).notes,
+              Contains("'-': b, c wrote no grad_norm into metrics.jsonl, so no gradient norm was compared with b's."));
+  EXPECT_THAT(compare_runs({runs[0]}, options("a")).notes, Not(Contains(HasSubstr("grad_norm"))));
 }
 
 // Differences then refer to the first that did not fail, which the report has to know.

@@ -66,6 +66,33 @@ TEST(Postmortem, DoesNotTakeAnEarlierStepsMessageForThisOne) {
   EXPECT_EQ(finding(15.5), "rank 0 has posted 0SEND_F0, 8 bytes: the message is under way, or its link is broken");
 }
 
+// Rank 3 threw. Rank 2 heard of it first and left; what it waited for came later.
+TEST(Postmortem, PartsAtTheRankThatThrewWhereOthersHadToLeaveEarly) {
+  const auto log = [](int rank, double written, std::vector<RingAction> actions) {
+    return RingFile{rank, 4, written, 3, "step 2", "no such expert", std::move(actions)};
+  };
+  const std::vector<RingFile> rings = {log(0, 20, {{"receive", "0RECV_B0", 1, 8, 10, 19, {}}}),
+                                       log(1, 20,
+                                           {{"send", "1SEND_F1", 2, 8, 19.5, {}, {}},  //
+                                            {"receive", "1RECV_B0", 2, 8, 10, 19.6, {}}}),
+                                       log(2, 19, {{"receive", "2RECV_F1", 1, 8, 10, 18, {}}}),
+                                       log(3, 20, {{"compute", "3F0", {}, 0, 17, 17, {}}})};
+  const Postmortem result = examine(rings);
+  EXPECT_EQ(result.parting, 3);
+  ASSERT_EQ(result.waiting.size(), 3U);
+  EXPECT_EQ(result.waiting[1].finding, "rank 2 has not posted 2SEND_B0: it is at 2RECV_F1");
+  EXPECT_EQ(result.waiting[2].finding, "rank 1 posted 1SEND_F1 0.500 s later, when rank 2 had left");
+}
+
+// Rank 1 was blamed for a hang, and waits for rank 0 itself.
+TEST(Postmortem, FollowsTheWaitingOfARankThatIsBlamed) {
+  RingFile blamed = ring(1, {{"receive", "1RECV_F0", 0, 8, 15, 15, {}}});
+  blamed.failed_rank = 1;
+  const Postmortem result = examine({ring(0, {{"compute", "0F0", {}, 0, 14, 14, {}}}), blamed});
+  EXPECT_EQ(result.failed_rank, 1);
+  EXPECT_EQ(result.parting, 0);
+}
+
 // A receive is posted long before the action that waits for it begins.
 TEST(Postmortem, TakesTheInnermostActionForTheOneAtHand) {
   const Postmortem result =

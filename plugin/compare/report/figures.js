@@ -13,6 +13,12 @@ const COLUMNS = [
     meaning: "Median over the iterations of all rounds, warm-up left out; below it the quartiles.",
   },
   {
+    head: "Predicted", figure: "predicted_ms", show: milliseconds, needs: "cost_file",
+    below: [["predicted_difference", signedPercent]], join: (text) => `${text} from measured`,
+    meaning: "An iteration by the cost file and the schedule alone, as dualpipe plan gives it; below it how far that " +
+      "is from the median.",
+  },
+  {
     head: "Speed-up", figure: "speedup.value", show: (value) => (isNumber(value) ? `${value.toFixed(3)}×` : "–"),
     below: [["speedup.low", fixed], ["speedup.high", fixed]], join: (low, high) => `${low} to ${high}`,
     meaning: "How many times as fast as the baseline; below it the 95 % interval over the rounds, of which it takes 3.",
@@ -52,6 +58,13 @@ const COLUMNS = [
     meaning: "Likewise of the gradient norm.",
   },
 ];
+
+// Some stand only where the comparison has what they need.
+const columnsOf = (comparison) => COLUMNS.filter(({ needs }) => !needs || comparison[needs]);
+
+function signedPercent(share) {
+  return isNumber(share) ? `${share < 0 ? "" : "+"}${percent(share)}` : "–";
+}
 
 function fixed(value) {
   return isNumber(value) ? value.toFixed(3) : "–";
@@ -104,28 +117,29 @@ function smallPrint(spans, join = (...texts) => texts.join(", ")) {
   return small;
 }
 
-function tableRow(run, comparison, best, most) {
+function tableRow(run, comparison, columns, best, most) {
   const name = element("th", { scope: "row" }, element("a", { href: `#${cardId(run)}` }, run.schedule));
   if (run.schedule === comparison.baseline) name.append(" ", element("span.tag", {}, "baseline"));
   const row = element("tr", { "data-schedule": run.schedule }, name);
   if (run.failure) {
-    row.append(element("td.message", { colspan: COLUMNS.length }, failureText(run)));
+    row.append(element("td.message", { colspan: columns.length }, failureText(run)));
     return row;
   }
-  row.append(...COLUMNS.map((column) => figureCell(run, column, best.get(column.figure), most)));
+  row.append(...columns.map((column) => figureCell(run, column, best.get(column.figure), most)));
   return row;
 }
 
 function drawTable(comparison) {
   const done = comparison.runs.filter((run) => !run.failure);
   const figures = (figure) => done.map((run) => at(run, figure)).filter(isNumber);
-  const best = new Map(COLUMNS.map(({ figure }) => [figure, done.length > 1 ? Math.min(...figures(figure)) : null]));
+  const columns = columnsOf(comparison);
+  const best = new Map(columns.map(({ figure }) => [figure, done.length > 1 ? Math.min(...figures(figure)) : null]));
   const most = Math.max(...figures("ms.high"), ...figures("ms.median"));
   byId("table").append(
     element("thead", {}, element("tr", {}, element("th", { scope: "col" }, "Schedule"),
-      ...COLUMNS.map((column) => element("th", { scope: "col" }, column.head)))),
-    element("tbody", {}, ...comparison.runs.map((run) => tableRow(run, comparison, best, most))));
-  for (const { head, meaning } of COLUMNS) byId("columns").append(element("dt", {}, head), element("dd", {}, meaning));
+      ...columns.map((column) => element("th", { scope: "col" }, column.head)))),
+    element("tbody", {}, ...comparison.runs.map((run) => tableRow(run, comparison, columns, best, most))));
+  for (const { head, meaning } of columns) byId("columns").append(element("dt", {}, head), element("dd", {}, meaning));
 }
 
 const copiesOf = (run) => at(run, "parameter_copies");
