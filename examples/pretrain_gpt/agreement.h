@@ -18,7 +18,7 @@ KeyValues from_text(const std::string& text);
 
 // Where the ranks were told the same and see something else: what `load` holds, and what to do about it.
 inline constexpr const char* kCheckpointSeen = "the checkpoint in load";
-inline constexpr const char* kShareLoad = "load must be a folder that all ranks share";
+inline constexpr const char* kShareLoad = "load must be a folder that all ranks share and nobody else saves into";
 
 // Of the values that ranks hold the first two, "7 on rank 0 and 9 on ranks 1, 2"; nothing where all hold the same.
 std::optional<std::string> difference(const std::vector<std::string>& by_rank);

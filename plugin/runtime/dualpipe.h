@@ -108,7 +108,7 @@ struct PipelineOptions {
   std::shared_ptr<RingLog> ring_log = {};
   // On failure the ring log is written into this folder, which is there; empty: it is not.
   std::string ring_log_folder = {};
-  // Look at what enters and leaves stages, for Pipeline::find_non_finite(): a pass over each such tensor.
+  // Look at what crosses stages and at gradients before they are summed, for find_non_finite(): a pass over each.
   bool check_finite = false;
   Registry registry = builtin_registry();  // Add your own schedules here.
 };

@@ -1,25 +1,17 @@
 #include "plugin/runtime/gradient_watch.h"
 
-#include <ATen/Functions.h>
-
-#include <cmath>
 #include <tuple>
+#include <utility>
+
+#include "plugin/runtime/non_finite.h"
 
 namespace dualpipe {
-namespace {
-
-bool is_watched(const at::Tensor& gradient) {
-  return gradient.defined() && gradient.numel() > 0 && gradient.is_floating_point() &&
-         gradient.layout() == at::kStrided;
-}
-
-}  // namespace
 
 void GradientWatch::start(int stage, Gradients& gradients) {
   for (const std::size_t index : gradients.indices_of(stage)) {
     const at::Tensor& gradient = gradients.step_gradient(index);
-    if (!is_watched(gradient)) continue;
-    auto [least, greatest] = at::aminmax(gradient.detach());
+    if (!can_be_bad(gradient) || gradient.layout() != at::kStrided) continue;
+    auto [least, greatest] = extremes(gradient);
     seen_.push_back({index, std::move(least), std::move(greatest)});
   }
   reduction_->start(stage, gradients);
@@ -28,7 +20,7 @@ void GradientWatch::start(int stage, Gradients& gradients) {
 std::optional<std::size_t> GradientWatch::first() const {
   std::optional<std::size_t> first;
   for (const auto& [index, least, greatest] : seen_) {
-    if (std::isfinite(least.item<double>()) && std::isfinite(greatest.item<double>())) continue;
+    if (are_finite(least, greatest)) continue;
     if (!first || index < *first) first = index;
   }
   return first;

@@ -31,6 +31,8 @@ std::string name_of(Crossing crossing, std::size_t index) {
   return "";
 }
 
+}  // namespace
+
 bool can_be_bad(const at::Tensor& tensor) {
   return tensor.defined() && tensor.numel() > 0 && (tensor.is_floating_point() || tensor.is_complex());
 }
@@ -43,8 +45,6 @@ std::tuple<at::Tensor, at::Tensor> extremes(const at::Tensor& tensor) {
 bool are_finite(const at::Tensor& least, const at::Tensor& greatest) {
   return std::isfinite(least.item<double>()) && std::isfinite(greatest.item<double>());
 }
-
-}  // namespace
 
 std::string NonFinite::to_string() const {
   const std::string which = micro_batch ? fmt::format("micro-batch {}", *micro_batch) : "the sum of all micro-batches";

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "plugin/runtime/tensor_list.h"
@@ -55,6 +56,14 @@ class FiniteWatch {
   };
   std::vector<Seen> seen_;
 };
+
+// Whether it has elements of a floating or complex dtype.
+bool can_be_bad(const at::Tensor& tensor);
+
+// The smallest and the largest value as scalars, NaN where one is in the tensor; of a complex one of its parts. Starts
+// no synchronization with a device; are_finite() waits for it.
+std::tuple<at::Tensor, at::Tensor> extremes(const at::Tensor& tensor);
+bool are_finite(const at::Tensor& least, const at::Tensor& greatest);
 
 // Smallest and largest value are finite: of no elements, or of another than a floating dtype, true.
 bool is_finite(const at::Tensor& tensor);

@@ -26,7 +26,8 @@ Pipeline& checked_pipeline(Pipeline& pipeline) {
                       "it true, or sum and step yourself");
 }
 
-// Outside of what the log calls a collective: a rank that gets stuck here waits for no other.
+// Outside of what the log calls a collective: most of it is a rank's own, and one that gets stuck is not to be taken
+// for one that waits.
 void clip_and_step(Pipeline& pipeline, torch::optim::Optimizer& optimizer, double norm, double clip_grad) {
   std::exception_ptr mistake;
   try {

@@ -79,6 +79,7 @@ std::unique_ptr<GradientReduction> Pipeline::Impl::make_reduction(std::vector<St
 }
 
 std::unique_ptr<GradientReduction> Pipeline::Impl::watched(std::unique_ptr<GradientReduction> sums) {
+  sums_gradients = true;
   if (!options.check_finite) return sums;
   auto made = std::make_unique<GradientWatch>(std::move(sums));
   watch = made.get();

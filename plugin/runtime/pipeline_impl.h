@@ -61,6 +61,7 @@ struct Pipeline::Impl {
   std::unique_ptr<Gradients> gradients;
   std::unique_ptr<GradientReduction> reduction;
   GradientWatch* watch = nullptr;  // The reduction, where what goes into it is watched.
+  bool sums_gradients = false;     // Over ranks, at least some of them.
   std::shared_ptr<RingLog> log;
   std::unique_ptr<Executor> executor;
   std::unique_ptr<LossWeights> weights;

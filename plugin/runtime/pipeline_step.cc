@@ -171,7 +171,7 @@ std::optional<NonFiniteSighting> Pipeline::Impl::first_non_finite() const {
   };
   if (const auto own = watch != nullptr ? watch->first() : std::nullopt) return gradient_of(*own, kOwnGradient);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    if (!is_finite(gradients->gradient(i))) return gradient_of(i, kSummedGradient);
+    if (!is_finite(gradients->gradient(i))) return gradient_of(i, sums_gradients ? kSummedGradient : kOwnGradient);
   }
   return std::nullopt;
 }

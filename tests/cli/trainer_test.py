@@ -67,7 +67,9 @@ class Case(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.folder = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = Path(folder.name)
 
 
 class Profile(Case):

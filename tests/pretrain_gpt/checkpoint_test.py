@@ -242,7 +242,7 @@ class CheckpointTest(unittest.TestCase):
         newest, older = (hashlib.sha256((saved / name / "manifest.json").read_bytes()).hexdigest()
                          for name in ("iter_0000004", "iter_0000002"))
         differs = ("[config] the checkpoint in load must be the same on every rank, got iter_0000004 with manifest "
-                   f"{newest} on rank 0 and {{}} on rank 1; load must be a folder that all ranks share")
+                   f"{newest} on rank 0 and {{}} on rank 1; load must be a folder that all ranks share and nobody else saves into")
         file = "saved/iter_0000004/rank_00001.safetensors"
         unread = f"[{file}] must be a readable file, got: Permission denied on rank 1"
         for code, message, change in (

@@ -55,13 +55,15 @@ TEST(Sockets, ABrokenConnectionSaysWhy) {
 }
 
 TEST(Sockets, TheUsersResolverStays) {
+  const char* given = std::getenv("RES_OPTIONS");
+  const std::string before = given != nullptr ? given : "";
   ::unsetenv("RES_OPTIONS");
   ask_names_briefly();
   EXPECT_STREQ(std::getenv("RES_OPTIONS"), "timeout:1 attempts:1");
   ::setenv("RES_OPTIONS", "ndots:2", 1);
   ask_names_briefly();
   EXPECT_STREQ(std::getenv("RES_OPTIONS"), "ndots:2");
-  ::unsetenv("RES_OPTIONS");
+  ::setenv("RES_OPTIONS", before.c_str(), 1);
 }
 
 }  // namespace

@@ -51,9 +51,9 @@ PROGRAMS = (
             reduced=("--seed", "1", "--count", "2000")),
     Program("saves", "processes/saves.py", reduced=("--every", "20")),
     Program("starts", "processes/starts.py", full=("--cases", "100", "--seed", "1"),
-            reduced=("--cases", "8", "--seed", "1")),
+            reduced=("--cases", "8", "--seed", "1", "--slack", "3")),
     Program("processes", "processes/faults.py", full=("--cases", "150", "--seed", "1"),
-            reduced=("--cases", "9", "--seed", "1")),
+            reduced=("--cases", "9", "--seed", "1", "--slack", "3")),
     Program("soak", "processes/soak.py", full=("--steps", "2000", "--kills", "20", "--seed", "1"),
             reduced=("--steps", "60", "--kills", "2", "--seed", "1")),
 )

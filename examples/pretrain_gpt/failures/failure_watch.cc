@@ -53,10 +53,14 @@ void wait_for_count(Board& board, const char* key, int count, milliseconds bound
   }
 }
 
-// Of all threads of this process: those of a rank that waits take next to none.
-milliseconds processor_time() {
+clockid_t clock_of_this_thread() {
+  clockid_t clock{};
+  return ::pthread_getcpuclockid(::pthread_self(), &clock) == 0 ? clock : CLOCK_PROCESS_CPUTIME_ID;
+}
+
+milliseconds read_clock(clockid_t clock) {
   timespec time{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  ::clock_gettime(clock, &time);
   return std::chrono::duration_cast<milliseconds>(std::chrono::seconds(time.tv_sec) +
                                                   std::chrono::nanoseconds(time.tv_nsec));
 }
@@ -117,6 +121,7 @@ FailureWatch::FailureWatch(int rank, int world_size)
       world_size_(world_size),
       changed_at_(Clock::now().time_since_epoch().count()),
       answered_at_(changed_at_.load()),
+      work_(clock_of_this_thread()),
       signals_(block_signals()) {
   guard_ = std::thread([this] { guard(); });
 }
@@ -191,7 +196,7 @@ void FailureWatch::beat() {
 }
 
 void FailureWatch::beat_once(Board& board, std::uint64_t number, const ProcessIdentity& process) {
-  board.set(key_of_beat(rank_), to_text(Beat{number, progress_.now(), still(), process, processor_time()}));
+  board.set(key_of_beat(rank_), to_text(Beat{number, progress_.now(), still(), process, read_clock(work_)}));
   look_for_record(board);
   answered_at_ = Clock::now().time_since_epoch().count();
 }

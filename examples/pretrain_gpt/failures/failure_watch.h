@@ -111,14 +111,15 @@ class FailureWatch {
   std::atomic<bool> beat_ends_{false}, guard_ends_{false};
   std::atomic<std::thread::id> exits_{};              // The thread that ends the process.
   std::atomic<Clock::rep> changed_at_, answered_at_;  // Of clock readings: this rank's standing; the store.
+  const clockid_t work_;                              // Processor time of the thread that trains, which made this.
   std::uint64_t changes_ = 0;                         // The guard's: when it last looked.
   std::optional<Clock::time_point> first_signal_;     // The guard's.
   Descriptor signals_;
   std::thread guard_, beat_;
 };
 
-// Has `failure` recorded where this process cannot take part; gives up after a moment. `counts`: it is one of those that
-// the host of the store waits for, and is not going to read the record.
+// Has `failure` recorded where this process cannot take part; gives up after a moment. `counts`: it is one of those
+// that the host of the store waits for, and is not going to read the record.
 void report_from_outside(const OpenBoard& open_board, const Failure& failure, bool counts = false);
 
 }  // namespace pretrain_gpt

@@ -25,7 +25,7 @@ std::vector<std::shared_ptr<StageModule>> make_stages(std::size_t count, const S
 
 Sleeper sleeper_of(const Settings& settings) {
   const Milliseconds time(settings.compute_ms);
-  return {.pace = {.forward = time, .backward_input = time, .backward_weight = time}};
+  return {.pace = {.forward = time, .backward_input = time, .backward_weight = time}, .overshoot = {}};
 }
 
 StageCosts costs_of(const Settings& settings, double ratio, ExpertGroup& experts, Ranks& ranks) {

@@ -290,7 +290,7 @@ TEST(Checkpoint, ThatRanksSeeDifferentlyIsNotPassedOver) {
   };
   const std::string differs = "[" + one + "] must be the same on every rank, got a whole one with manifest " + hash +
                               " on rank 0 and [" + other;
-  const std::string shared = " on rank 1; load must be a folder that all ranks share";
+  const std::string shared = " on rank 1; load must be a folder that all ranks share and nobody else saves into";
   EXPECT_EQ(refused_with([&] { fs::remove_all(other); }),
             differs + "/manifest.json] must be a readable file, got: No such file or directory" + shared);
   EXPECT_EQ(refused_with([&] { fs::remove(other + "/rank_00000.safetensors"); }),

@@ -256,8 +256,9 @@ def main() -> int:
     parser.add_argument("build", type=Path)
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slack", type=float, default=0.0, help="seconds more than the bound, for a busy machine")
     options = parser.parse_args()
-    refused, slowest = 0, 0.0
+    bound, refused, slowest = BOUND + options.slack, 0, 0.0
     keys = set()
     with tempfile.TemporaryDirectory() as name:
         starts = Starts(options.build.resolve(), Path(name), options.seed)
@@ -267,7 +268,7 @@ def main() -> int:
         for case in range(options.cases):
             start = all_starts[case % len(all_starts)]
             ended, rank, seconds = starts.run(start)
-            good = is_refused(ended, start, rank) and seconds <= BOUND and starts.checkpoints() == checkpoints
+            good = is_refused(ended, start, rank) and seconds <= bound and starts.checkpoints() == checkpoints
             refused += good
             keys.add(start.key)
             slowest = max(slowest, seconds)
@@ -275,7 +276,7 @@ def main() -> int:
             if not good:
                 tell("\n".join(map(str, ended)))
     reached = print_row(f"starts with one field different, {options.cases}",
-                        f"all refused in {BOUND:g} s, both values and their ranks named",
+                        f"all refused in {bound:g} s, both values and their ranks named",
                         f"{refused} refused, of {len(keys)} different fields, the slowest in {slowest:.2f} s",
                         refused == options.cases, options.seed)
     return 0 if reached else 1
