@@ -28,8 +28,8 @@ struct Criterion {
   Criterion(Loss loss);  // NOLINT(google-explicit-constructor)
   template <typename F>
   requires(std::is_invocable_r_v<at::Tensor, F, const TensorList&, const TensorList&> &&
-           !std::is_same_v<std::remove_cvref_t<F>, Loss>) Criterion(F&& loss)
-      : Criterion(Loss(std::forward<F>(loss))) {}  // NOLINT(google-explicit-constructor)
+           !std::is_same_v<std::remove_cvref_t<F>, Loss>) Criterion(F&& loss)  // NOLINT(*-overload)
+      : Criterion(Loss(std::forward<F>(loss))) {}                              // NOLINT(google-explicit-constructor)
   // `loss` returns a sum, `weight` what to divide it by (valid tokens, say).
   static Criterion sum(Loss loss, Weight weight);
 

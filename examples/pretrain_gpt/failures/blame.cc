@@ -19,7 +19,9 @@ bool has_stopped(const std::optional<Beat>& before, const std::optional<Beat>& a
   return !after || (before && before->number == after->number);
 }
 
-std::string seconds(std::chrono::milliseconds time) { return fmt::format("{:.3g} s", time.count() / 1e3); }
+std::string seconds(std::chrono::milliseconds time) {
+  return fmt::format("{:.3g} s", std::chrono::duration<double>(time).count());
+}
 
 std::string others(const std::vector<int>& ranks) {
   return ranks.size() < 2 ? "" : fmt::format(" (so do ranks {})", fmt::join(ranks.begin() + 1, ranks.end(), ", "));

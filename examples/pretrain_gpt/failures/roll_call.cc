@@ -75,7 +75,7 @@ std::vector<ProcessIdentity> wait_for_all(Board& board, const Enrolment& mine, s
   while (!look()) {
     if (std::chrono::steady_clock::now() >= end) {
       refuse(fmt::format("[WORLD_SIZE] all {} ranks must be there within timeout_s, got nothing of {} for {:.3g} s",
-                         mine.world_size, list(absent), patience.count() / 1e3));
+                         mine.world_size, list(absent), std::chrono::duration<double>(patience).count()));
     }
     pause();
   }
