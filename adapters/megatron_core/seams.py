@@ -5,11 +5,12 @@ A missing name stops with a `RuntimeError` that says which one; a version that w
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from typing import Any
 
 import megatron.core
+
+from dualpipe._seams import resolve
 
 TESTED_VERSIONS: tuple[str, ...] = ("0.19.2",)
 
@@ -41,15 +42,12 @@ SEAMS: tuple[tuple[str, str], ...] = (
 def seam(module: str, path: str) -> Any:
     """The object behind a seam; raises `RuntimeError` with its name where it is missing."""
     try:
-        value: Any = importlib.import_module(module)
-        for name in path.split("."):
-            value = getattr(value, name)
+        return resolve(module, path)
     except (ImportError, AttributeError) as error:
         raise RuntimeError(
             f"[dualpipe.megatron] megatron-core {megatron.core.__version__} lacks {module}.{path}, which this adapter "
             f"needs; versions that have it: {', '.join(TESTED_VERSIONS)}"
         ) from error
-    return value
 
 
 def check_seams() -> None:

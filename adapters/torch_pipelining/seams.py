@@ -6,11 +6,12 @@ An unknown version of torch warns; a seam that is gone stops with its name.
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from collections.abc import Iterable
 
 import torch
+
+from dualpipe._seams import missing
 
 TESTED = ("2.15",)
 
@@ -46,26 +47,11 @@ def installed_version() -> str:
     return torch.__version__
 
 
-def missing_seams() -> list[str]:
-    """``"torch.distributed.pipelining.schedules._Action.from_str"`` and the like, of what this torch does not have."""
-    return [f"{module}.{path}" for module, path in SEAMS if not _is_there(module, path)]
-
-
-def _is_there(module: str, path: str) -> bool:
-    try:
-        value: object = importlib.import_module(module)
-        for name in path.split("."):
-            value = getattr(value, name)
-    except (ImportError, AttributeError):
-        return False
-    return True
-
-
 def check_torch() -> None:
     """Raises ``ImportError`` for missing seams, warns of a version that was not tested."""
-    found, missing = installed_version(), missing_seams()
-    if missing:
-        raise ImportError(_sentence(missing))
+    found, lacking = installed_version(), missing(SEAMS)
+    if lacking:
+        raise ImportError(_sentence(lacking))
     if not found.startswith(tuple(f"{version}." for version in TESTED)):
         warnings.warn(f"dualpipe.pipelining was tested with torch {', '.join(TESTED)}, got {found}; its tests "
                       "(tests/python/pipelining) tell whether it holds", stacklevel=3)
@@ -74,11 +60,11 @@ def check_torch() -> None:
 def check_object(value: object, seam: tuple[str, Iterable[str]]) -> None:
     """``seam``: ``SCHEDULE``, ``STAGE`` or ``DDP``. Raises ``AttributeError`` with what this object does not have."""
     owner, names = seam
-    missing = [f"{owner}.{name}" for name in names if not hasattr(value, name)]
-    if missing:
-        raise AttributeError(_sentence(missing))
+    lacking = [f"{owner}.{name}" for name in names if not hasattr(value, name)]
+    if lacking:
+        raise AttributeError(_sentence(lacking))
 
 
-def _sentence(missing: Iterable[str]) -> str:
-    return (f"dualpipe.pipelining needs {', '.join(missing)}, which torch {installed_version()} does not have; torch "
+def _sentence(lacking: Iterable[str]) -> str:
+    return (f"dualpipe.pipelining needs {', '.join(lacking)}, which torch {installed_version()} does not have; torch "
             f"{TESTED[-1]} does")

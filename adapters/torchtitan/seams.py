@@ -5,9 +5,10 @@ An unknown version of torchtitan warns; a seam that is gone stops the import wit
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from importlib.metadata import PackageNotFoundError, version
+
+from dualpipe._seams import missing
 
 TESTED = ("0.3.0",)
 
@@ -30,26 +31,11 @@ def installed_version() -> str:
         return "unknown"
 
 
-def missing_seams() -> list[str]:
-    """``"torchtitan.distributed.pipeline_parallel._split_module"`` and the like, of what is not there."""
-    return [f"{module}.{path}" for module, path in SEAMS if not _is_there(module, path)]
-
-
-def _is_there(module: str, path: str) -> bool:
-    try:
-        value: object = importlib.import_module(module)
-        for name in path.split("."):
-            value = getattr(value, name)
-    except (ImportError, AttributeError):
-        return False
-    return True
-
-
 def check_torchtitan() -> None:
     """Raises ``ImportError`` for missing seams, warns of a version that was not tested."""
-    found, missing = installed_version(), missing_seams()
-    if missing:
-        raise ImportError(f"dualpipe.torchtitan needs {', '.join(missing)}, which torchtitan {found} does not have; "
+    found, lacking = installed_version(), missing(SEAMS)
+    if lacking:
+        raise ImportError(f"dualpipe.torchtitan needs {', '.join(lacking)}, which torchtitan {found} does not have; "
                           f"torchtitan {TESTED[-1]} does")
     if found.partition("+")[0] not in TESTED:
         warnings.warn(f"dualpipe.torchtitan was tested with torchtitan {', '.join(TESTED)}, got {found}; its tests "

@@ -73,43 +73,49 @@ inline void expect_loads_planted(Config config, int world_size, const ScheduleEn
   });
 }
 
-// The same where each rank has its own folder, as `load` would be on machines that do not share it. What rank 0 has is
-// its `save` too.
+// What load() says on ranks that run as threads; it has to be one message.
+class LoadRefusals {
+ public:
+  void collect(Checkpoints& checkpoints) {
+    const std::string message = refusal([&] { checkpoints.load(); });
+    const std::lock_guard lock(mutex_);
+    messages_.push_back(message);
+  }
+  std::string only() const {
+    for (const std::string& message : messages_) {
+      EXPECT_EQ(message, messages_.front());
+    }
+    return messages_.front();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> messages_;
+};
+
+// Where each rank has its own folder, as `load` would be on machines that do not share it. What rank 0 has is its
+// `save` too.
 inline std::string load_refusal(const Config& config, const ScheduleEntry& entry,
                                 const std::vector<std::filesystem::path>& loads) {
-  std::mutex mutex;
-  std::vector<std::string> messages;
+  LoadRefusals refusals;
   run_rank_threads(config, static_cast<int>(loads.size()), [&](const TrainContext& context) {
     Config own = context.config;
     own.load = loads[static_cast<std::size_t>(context.parallel.rank())];
     own.save = loads.front();
     const TrainContext mine{own, context.parallel, context.store, context.output_dir};
     CheckpointRank rank(mine, entry);
-    const std::string message = refusal([&] { rank.checkpoints.load(); });
-    const std::lock_guard lock(mutex);
-    messages.push_back(message);
+    refusals.collect(rank.checkpoints);
   });
-  for (const std::string& message : messages) {
-    EXPECT_EQ(message, messages.front());
-  }
-  return messages.front();
+  return refusals.only();
 }
 
-// The messages of all ranks; they have to be one.
 inline std::string load_refusal(Config config, int world_size, const ScheduleEntry& entry,
                                 const std::filesystem::path& load) {
   config.load = load;
-  std::mutex mutex;
-  std::vector<std::string> messages;
-  run_checkpoint_ranks(config, world_size, entry, [&](CheckpointRank& rank, const TrainContext&) {
-    const std::string message = refusal([&] { rank.checkpoints.load(); });
-    const std::lock_guard lock(mutex);
-    messages.push_back(message);
-  });
-  for (const std::string& message : messages) {
-    EXPECT_EQ(message, messages.front());
-  }
-  return messages.front();
+  LoadRefusals refusals;
+  run_checkpoint_ranks(config, world_size, entry,
+                       [&](CheckpointRank& rank, const TrainContext&) { refusals.collect(rank.checkpoints); });
+  return refusals.only();
 }
 
 }  // namespace pretrain_gpt

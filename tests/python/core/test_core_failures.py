@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import core_scenarios as scenarios
+import core_mistakes as mistakes
 import pytest
 from world import Run
 
 
 def test_other_threads_run_while_a_step_waits(world: Run) -> None:
-    _, ticks = world(2, scenarios.ticks_while_waiting, 0.5)
+    _, ticks = world(2, mistakes.ticks_while_waiting, 0.5)
     assert ticks >= 50  # 200 in two steps of half a second, were the machine idle.
 
 
@@ -25,7 +25,7 @@ def test_other_threads_run_while_a_step_waits(world: Run) -> None:
 def test_an_exception_comes_out_as_it_went_in(
     fresh_world: Run, where: str, message: str, code: int, cell: str, function: str
 ) -> None:
-    other, mine = fresh_world(2, scenarios.failing_step, where, True)
+    other, mine = fresh_world(2, mistakes.failing_step, where, True)
     assert (mine["type"], mine["message"], mine["code"]) == ("UserMistake", message, code)
     assert mine["notes"] == [f"rank 1, stage 1, micro-batch 2 ({cell})"]
     assert function in mine["functions"]
@@ -36,7 +36,7 @@ def test_an_exception_comes_out_as_it_went_in(
 
 
 def test_what_is_no_tensor_is_told_by_its_stage(fresh_world: Run) -> None:
-    _, mine = fresh_world(2, scenarios.failing_step, "kind", True)
+    _, mine = fresh_world(2, mistakes.failing_step, "kind", True)
     assert mine["type"] == "TypeError"
     assert mine["message"] == (
         "[stage 1] what forward returns must be a tensor or a sequence of tensors and None, got dict"
@@ -45,7 +45,7 @@ def test_what_is_no_tensor_is_told_by_its_stage(fresh_world: Run) -> None:
 
 
 def test_a_store_of_the_host_tells_the_others(fresh_world: Run, tmp_path: Path) -> None:
-    other, mine = fresh_world(2, scenarios.failing_store, str(tmp_path / "failures"))
+    other, mine = fresh_world(2, mistakes.failing_store, str(tmp_path / "failures"))
     assert (mine["type"], mine["code"], mine["notes"]) == ("UserMistake", 4, ["rank 1, saving"])
     assert other["type"] == "PipelineError"
     assert other["record"][:2] == (1, "saving") and "the disk is full" in other["record"][2]
@@ -63,7 +63,7 @@ MISTAKES = {
 
 
 def test_a_step_called_wrongly_on_one_rank_ends_on_all(fresh_world: Run) -> None:
-    mine, other = fresh_world(2, scenarios.mistaken_steps)
+    mine, other = fresh_world(2, mistakes.mistaken_steps)
     assert {name: f"{told['type']}: {told['message']}" for name, told in mine.items()} == MISTAKES
     for name, told in other.items():
         assert mine[name]["notes"] == ["rank 0, the start of a step"], name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import core_mistakes as mistakes
 import core_scenarios as scenarios
 import pytest
 import torch
@@ -108,7 +109,7 @@ def test_a_timeline_is_what_the_engine_itself_writes(world: Run) -> None:
 
 
 def test_callers_mistakes_are_told_word_for_word(world: Run) -> None:
-    first, second = world(2, scenarios.refusals)
+    first, second = world(2, mistakes.refusals)
     assert first["odd"].startswith("ScheduleError: [rank 0] [dualpipe] num_microbatches must be even, got 5")
     assert second["odd"] == first["odd"]
     assert first["name"] == (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pipelining_mistakes as mistakes
 import pipelining_scenarios as scenarios
 import pytest
 import torch
@@ -376,7 +377,7 @@ HALVES = ("[ScheduleDualPipe] mirrors must sum their gradients before a norm, go
 
 
 def test_refusals(world: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
-    given = world(2, scenarios.refusals, str(tmp_path_factory.getbasetemp()))[0]
+    given = world(2, mistakes.refusals, str(tmp_path_factory.getbasetemp()))[0]
     assert given == {
         "stages": "[ScheduleDualPipe] rank 0 of 2 must give stages [0, 1] of 2, got [0, 3] of 4; stage_indices(0, 2) "
                   "names them",
@@ -422,7 +423,7 @@ MISTAKES = {
 
 
 def test_a_step_called_wrongly_on_one_rank_ends_on_all(fresh_world: Run) -> None:
-    mine, other = fresh_world(2, scenarios.mistaken_steps)
+    mine, other = fresh_world(2, mistakes.mistaken_steps)
     assert {name: f"{kind}: {message}" for name, (kind, message, _, _) in mine.items()} == MISTAKES
     assert set(other) == set(MISTAKES)
     for name, (kind, message, _, seconds) in other.items():
@@ -432,7 +433,7 @@ def test_a_step_called_wrongly_on_one_rank_ends_on_all(fresh_world: Run) -> None
 
 
 def test_refused_wrappers(world: Run) -> None:
-    assert world(2, scenarios.refused_wrappers)[0] == {
+    assert world(2, mistakes.refused_wrappers)[0] == {
         "some": "[ScheduleDualPipe] DistributedDataParallel must wrap every stage of a rank or none, got 1 of 2; wrap "
                 "each of them with one process_group",
         "other ranks": "[ScheduleDualPipe] the stages of a rank must be replicated over the same ranks, got DDP over "
@@ -458,7 +459,7 @@ def test_refused_wrappers(world: Run) -> None:
                              "stage's input with DTensor.from_local()"),
 ])
 def test_errors_of_a_stage_keep_their_type(fresh_world: Run, value: str, kind: str, message: str) -> None:
-    (first_kind, text, notes), (other_kind, _, _) = fresh_world(2, scenarios.failing, value)
+    (first_kind, text, notes), (other_kind, _, _) = fresh_world(2, mistakes.failing, value)
     assert (first_kind, text) == (kind, message)
     assert any("rank 0, stage 0, micro-batch 0 (0F0)" in note for note in notes)
     assert other_kind == "PipelineError"
