@@ -72,24 +72,25 @@ TEST(LoopbackTransport, MovesNothingBeforeTheReceiverHasPosted) {
 
 // The delay runs from the later posting on, for all messages at once, and does not hold the sender.
 TEST(LoopbackTransport, DelaysTheArrivalOfEachMessage) {
-  auto ranks = make_loopback(2, {milliseconds(60000), milliseconds(100)});
+  auto ranks = make_loopback(2, {milliseconds(60000), milliseconds(1000)});
   std::vector<std::unique_ptr<Transfer>> receives;
   for (int i = 0; i < 3; ++i) {
     receives.push_back(ranks[1]->receive(0, kPipeline, {number(-1)}));
   }
-  EXPECT_LT(seconds_of([&] {
-              for (int i = 0; i < 3; ++i) {
-                ranks[0]->send(1, kPipeline, {number(i)})->wait();
-              }
-            }),
-            0.09);
+  double sending = 0;
   const double seconds = seconds_of([&] {
+    sending = seconds_of([&] {
+      for (int i = 0; i < 3; ++i) {
+        ranks[0]->send(1, kPipeline, {number(i)})->wait();
+      }
+    });
     for (auto& receive : receives) {
       receive->wait();
     }
   });
-  EXPECT_GT(seconds, 0.05);
-  EXPECT_LT(seconds, 0.25);
+  EXPECT_LT(sending, 1);
+  EXPECT_GE(seconds, 1);
+  EXPECT_LT(seconds, 3);  // One after the other.
 }
 
 }  // namespace

@@ -1,14 +1,16 @@
 // tests/support/trainer_fault.cc
 //
-// A fault in the middle of what a rank computes, for trainers that know nothing of faults: a library for LD_PRELOAD
-// that counts the calls of one function. Environment:
+// A fault in the middle of what a rank computes or saves, for trainers that know nothing of faults: a library for
+// LD_PRELOAD that counts the calls of one function. Environment:
 //   TRAINER_FAULT_IN    start (outer: a model's table of rotary positions, made once the ranks have met), forward
-//                       (silu, one call per MLP and micro-batch), backward (its backward, likewise) or optimizer
-//                       (addcdiv_, one per parameter and step)
+//                       (silu, one call per MLP and micro-batch), backward (its backward, likewise), optimizer
+//                       (addcdiv_, one per parameter and step) or save (fsync, one per file and folder of a
+//                       checkpoint that is changed)
 //   TRAINER_FAULT_AT    the call, from 1, at which it happens
-//   TRAINER_FAULT_KIND  throw | bad_alloc | exit | kill | hang
+//   TRAINER_FAULT_KIND  throw | bad_alloc | exit | kill | hang | wait
 //   TRAINER_FAULT_FILE  gets the moment of it: seconds of CLOCK_MONOTONIC, which time.monotonic() of Python reads
-// exit leaves with code 7 and says nothing; hang computes for ever, while the process's other threads go on.
+// exit leaves with code 7 and says nothing; hang computes for ever, while the process's other threads go on; wait sleeps
+// until TRAINER_FAULT_FILE is gone.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addcdiv_ops.h>
 #include <ATen/ops/outer_ops.h>
@@ -51,6 +53,10 @@ void write_moment() {
   for (;;) static_cast<void>(number);  // Volatile: not left out.
 }
 
+void wait_for_removal() {
+  while (access(variable("TRAINER_FAULT_FILE").c_str(), F_OK) == 0) usleep(1000);
+}
+
 void happen(const std::string& kind) {
   write_moment();
   if (kind == "throw") throw std::runtime_error("injected: no such expert");
@@ -58,9 +64,10 @@ void happen(const std::string& kind) {
   if (kind == "exit") _exit(7);
   if (kind == "kill") std::raise(SIGKILL);
   if (kind == "hang") compute_for_ever();
+  if (kind == "wait") wait_for_removal();
 }
 
-// Calls come from one thread, the one that trains.
+// Calls of a part come from one thread at a time: the one that trains, or the one that saves.
 void pass(const char* part) {
   static const std::string chosen = variable("TRAINER_FAULT_IN");
   static long calls = 0;
@@ -101,4 +108,10 @@ at::Tensor& at::_ops::addcdiv_::call(at::Tensor& self, const at::Tensor& tensor1
           "_ZN2at4_ops8addcdiv_4callERNS_6TensorERKS2_S5_RKN3c106ScalarE");
   pass("optimizer");
   return next(self, tensor1, tensor2, value);
+}
+
+int fsync(int file) {
+  static const auto next = original<int (*)(int)>("fsync");
+  pass("save");
+  return next(file);
 }

@@ -13,7 +13,8 @@ the checkpoint fail with ENOSPC or EIO, or kills the rank there, call by call. T
   * a run without faults loads the newest of them, or begins where there is none, and gives the losses and the last
     checkpoint of a run that nobody disturbed, bit for bit.
 
-A run without faults shows what is synced: each file and its folder before the rename, the folder of both after it.
+A run without faults shows what is synced: each file and its folder before the rename, the folder of both after it. The
+whole form also has a row for how long asynchronous saves stall training.
 Prints rows of `make stress`; exits with 1 where one is missed.
 """
 
@@ -25,6 +26,7 @@ import json
 import re
 import shutil
 import signal
+import statistics
 import sys
 import tempfile
 import threading
@@ -120,10 +122,17 @@ class Saves:
                 break
         return ended
 
-    def train_unhurt(self, *arguments: object, **more: object) -> None:
+    def train_unhurt(self, *arguments: object, **more: object) -> list[Ended]:
         ended = self.train(*arguments, **more)
         if any(one.code != 0 for one in ended):
             raise RuntimeError("a run that nobody hurt failed: " + "\n".join(map(str, ended)))
+        return ended
+
+    def stalled_shares(self) -> list[float]:
+        """Of asynchronous saves of two ranks: for how many % of their length training waited, as the log has it."""
+        log = self.train_unhurt(2, self.folder / "stalled", f"save={self.folder / 'stalled' / 'saved'}",
+                                "async_save=true", "save_interval=3", "hidden_size=256", "train_iters=18")[0].text
+        return [float(share) for share in re.findall(r"training waited [\d.]+ ms \(([\d.]+) %\)", log)]
 
     def begin(self, kind: Kind, case: Path) -> tuple[Path, list[str]]:
         """The folder of checkpoints as it is before the save, and the settings of a run that makes it."""
@@ -295,6 +304,7 @@ def main() -> int:
         return 1
     with tempfile.TemporaryDirectory() as name:
         saves = Saves(options.build.resolve() / "bin" / "pretrain_gpt", Path(name).resolve())
+        stalled = [] if options.every > 1 else saves.stalled_shares()
         calls = {kind: saves.calls_of(kind) for kind in KINDS}
         cases = [case for kind in KINDS for case in cases_of(kind, calls[kind], options.every)]
         outcomes = try_all(saves, cases)
@@ -312,6 +322,10 @@ def main() -> int:
         print_row("what a save syncs", "each file and its folder before the rename, the folder of both after it",
                   f"{renames} saves without a gap" if not missing else f"not {', '.join(missing[:3])}",
                   renames == len(KINDS) and not missing)]
+    if stalled:
+        share = statistics.median(stalled)
+        reached.append(print_row(f"what an asynchronous save stalls training, median of {len(stalled)}",
+                                 "under 10 % of its length", f"{share:.1f} %", share < 10))
     return 0 if all(reached) else 1
 
 
