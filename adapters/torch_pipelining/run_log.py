@@ -15,6 +15,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from dualpipe.core import make_gloo_threads_yield
 from dualpipe.run_files import LAST_STEPS, RunFiles, TimelineHeader, asked_folder, state_bytes, tokens_per_second
 
 from .norm import stages_of_schedule
@@ -50,6 +51,7 @@ class RunLog:
         self._static = _header(schedule, name)
         self._files = RunFiles(where, self._static, record_from=first)
         if not isinstance(schedule, EngineSchedule):
+            make_gloo_threads_yield()  # As the engine does: both are to have the same links.
             self._timer = StageTimer(stages_of_schedule(schedule))
             schedule.step = _timed_step(schedule.step, self._timer)
 

@@ -1,6 +1,7 @@
 #include "examples/pretrain_gpt/distributed.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -20,8 +21,38 @@ namespace {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+bool gloo_may_preempt() {
+  const std::string value = process_variable("DUALPIPE_GLOO_THREADS").value_or("yield");
+  if (value == "yield" || value == "preempt") return value == "preempt";
+  throw RunError(ExitCode::kConfiguration,
+                 fmt::format("[DUALPIPE_GLOO_THREADS] must be yield or preempt, got '{}'", value));
+}
+
+// Threads that are begun while it lives do not take a processor from one that runs when they wake up: Gloo's would take
+// it from other ranks' sends, whose lock their own threads then spin on (https://github.com/pytorch/gloo/issues/246).
+class YieldingThreads {
+ public:
+  YieldingThreads() {
+    if (sched_getscheduler(0) == SCHED_OTHER && !gloo_may_preempt()) set(SCHED_BATCH);
+  }
+  ~YieldingThreads() {
+    if (is_set_) set(SCHED_OTHER);
+  }
+  YieldingThreads(const YieldingThreads&) = delete;
+  YieldingThreads& operator=(const YieldingThreads&) = delete;
+
+ private:
+  void set(int policy) {
+    const sched_param priority{};
+    is_set_ = sched_setscheduler(0, policy, &priority) == 0;
+  }
+
+  bool is_set_ = false;
+};
+
 std::shared_ptr<gloo::transport::Device> gloo_device(const Environment& environment) {
   using c10d::ProcessGroupGloo;
+  const YieldingThreads yielding;
   if (const auto interface = process_variable("GLOO_SOCKET_IFNAME")) {
     return ProcessGroupGloo::createDeviceForInterface(*interface);
   }

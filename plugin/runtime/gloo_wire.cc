@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "plugin/runtime/c10d_wire.h"
+#include "plugin/runtime/gloo_threads.h"
 
 namespace dualpipe {
 namespace {
@@ -16,7 +17,9 @@ static_assert(kCollectiveChannel < 8);
 
 class GlooWire : public C10dWire {
  public:
-  explicit GlooWire(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
+  explicit GlooWire(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {
+    make_gloo_threads_yield();
+  }
 
   std::vector<Pending> start(const MessageName& name, const TensorList& tensors) override {
     std::vector<Pending> started;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "plugin/runtime/gloo_threads.h"
 #include "plugin/schedule/error.h"
 
 namespace dualpipe {
@@ -73,7 +74,9 @@ GroupCollectives::GroupCollectives(c10::intrusive_ptr<c10d::ProcessGroup> group,
     : group_(std::move(group)),
       on_host_(std::make_shared<C10dWaiter>(timeout, failures)),
       on_device_(std::make_shared<C10dWaiter>(kNoTimeout, failures)) {
-  devices_of(*group_);
+  for (const at::Device device : devices_of(*group_)) {
+    if (is_gloo(device)) make_gloo_threads_yield();
+  }
 }
 
 void GroupCollectives::abort(const std::string& why) {

@@ -9,8 +9,8 @@
 //   TRAINER_FAULT_AT    the call, from 1, at which it happens
 //   TRAINER_FAULT_KIND  throw | bad_alloc | exit | kill | hang | wait
 //   TRAINER_FAULT_FILE  gets the moment of it: seconds of CLOCK_MONOTONIC, which time.monotonic() of Python reads
-// exit leaves with code 7 and says nothing; hang computes for ever, while the process's other threads go on; wait sleeps
-// until TRAINER_FAULT_FILE is gone.
+// exit leaves with code 7 and says nothing; hang computes for ever, while the process's other threads go on; wait
+// sleeps until TRAINER_FAULT_FILE is gone.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/addcdiv_ops.h>
 #include <ATen/ops/outer_ops.h>

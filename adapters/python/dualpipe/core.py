@@ -51,6 +51,7 @@ __all__ = [
     "Stage",
     "StepResult",
     "StepStatistics",
+    "make_gloo_threads_yield",
     "module_stage",
     "optimizer_step",
     "plan",
@@ -69,6 +70,16 @@ Criterion = Callable[[Tensors, Tensors], Tensor]
 # The reference's eight arguments: module0, inputs0, criterion0, labels0, module1, loss1, outputs1, output_grads1 ->
 # (outputs0, loss0 or None).
 OverlapHook = Callable[..., tuple[Outputs, Optional[Tensor]]]
+
+
+def make_gloo_threads_yield() -> None:
+    """Where ranks outnumber cores: Gloo's threads, on waking up, take no core from a rank that computes or sends.
+
+    Those that the process has now get the policy SCHED_BATCH. A `Pipeline` does this for its groups; it is for a host's
+    own schedule that is compared with ours. Does nothing with DUALPIPE_GLOO_THREADS=preempt in the environment; raises
+    ScheduleError for another value of it than that or yield. plugin/runtime/gloo_threads.h has the reason.
+    """
+    _core.make_gloo_threads_yield()
 
 
 class Stage:

@@ -55,6 +55,10 @@ class Groups:
         self.bare = start("the bare loops", [options.bare])
         self.python = start("the peers in Python", peers + reference)
         self.all = [self.engine, self.bare, self.python]
+        self.yielding = None  # Bare loops whose Gloo threads yield, as the engine's do.
+        if not options.bounded:
+            self.yielding = start("the bare loops that yield", [options.bare, "yield"])
+            self.all.append(self.yielding)
         self.builtin = None  # A build without the trainer.
         if pathlib.Path(options.builtin).exists():
             self.builtin = start("the trainer's own 1F1B", [options.builtin, MICROBATCHES])
@@ -125,12 +129,16 @@ def stepping(groups, ideal_ms, size, options):
 def computing_nothing(groups, options):
     """What is compared stands side by side: a bare loop and the engine, the engine and PyTorch."""
     request = lambda schedule: without_compute(schedule, options.steps)
-    bare = lambda schedule: Peer(f"bare early {schedule}", groups.bare, {**request(schedule), "kind": "early"})
+    early = lambda schedule: {**request(schedule), "kind": "early"}
+    bare = lambda schedule: Peer(f"bare early {schedule}", groups.bare, early(schedule))
+    yielding = lambda schedule: Peer(f"bare yielding {schedule}", groups.yielding, early(schedule))
     ours = lambda schedule: Peer(schedule, groups.engine, request(schedule))
     theirs = lambda kind: Peer(kind, groups.python, {**without_compute(TORCH[kind], PYTHON_STEPS), "kind": kind})
     peers = [bare("dualpipe"), ours("dualpipe"), theirs(OVER_TORCH_KIND), ours("dualpipev"), bare("dualpipev")]
-    others = [Peer("ping", groups.bare, PING), *(theirs(kind) for kind in TORCH if kind != OVER_TORCH_KIND)]
-    return peers + ([] if options.bounded else others)
+    if options.bounded:
+        return peers
+    return [*peers, *map(yielding, BARE_SCHEDULES), Peer("ping", groups.bare, PING),
+            *(theirs(kind) for kind in TORCH if kind != OVER_TORCH_KIND)]
 
 
 def require_torch(python):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from core_parts import Block, PlainReferenceBlock, ReferenceBlock, make_data, make_stages, mean_square
+from gloo_threads import policies
 from torch import Tensor, nn
 from whole_model import relative_error, whole_step, worst_error
 
@@ -427,3 +428,10 @@ def timeline_lines() -> tuple[Any, Any, Any, Any]:
     engine = pipeline._engine
     theirs = json.loads(engine.timeline_step_line(7))
     return header_line(header), json.loads(engine.timeline_header_line()), ours, theirs
+
+
+def gloo_threads() -> tuple[set[int], set[int]]:
+    """Policies of Gloo's threads before and after their group has a pipeline."""
+    before = policies()
+    Pipeline("1f1b", dist.group.WORLD, local_stages("1f1b", 2, make_stages(Block, 2, torch.float32)), num_microbatches=2)
+    return before, policies()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 
 import core_mistakes as mistakes
@@ -155,3 +156,7 @@ def test_messages_go_where_the_parameters_are() -> None:
 def test_a_step_runs_over_the_backend_that_was_asked_for(world: Run) -> None:
     for result in world(2, scenarios.gradients_and_losses, "dualpipe", 6, torch.float64, device="cpu"):
         assert result["gradients"] <= 1e-10
+
+
+def test_gloo_threads_yield_once_their_group_has_a_pipeline(fresh_world: Run) -> None:
+    assert fresh_world(2, scenarios.gloo_threads) == [({os.SCHED_OTHER}, {os.SCHED_BATCH})] * 2

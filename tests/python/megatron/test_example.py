@@ -7,14 +7,18 @@ import os
 import subprocess
 import sys
 import types
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import dualpipe
 import pytest
 import torch
-from dualpipe.megatron.run_log import optimizer_bytes
+import torch.distributed as dist
+from dualpipe.megatron.builtin import BuiltinForwardBackward
+from dualpipe.megatron.run_log import RunLog, optimizer_bytes
 from example_runs import COMPARED, changed_lines, check_comparison, check_same_training, copy_example, metrics_of
+from gloo_threads import policies
 
 ITERATIONS = 10
 TOKENS_PER_STEP = 8 * 2 * 16  # Micro-batches, rows, positions; one replica.
@@ -41,6 +45,14 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def built_in(scripts: tuple[Path, Path]) -> list[dict[str, Any]]:
     return train(scripts[0], scripts[0].parent / "output")
+
+
+def test_links_of_a_schedule_of_megatron_that_is_compared_are_like_ours(tmp_path: Path) -> None:
+    group = dist.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=30))
+    assert group.size() == 1
+    assert policies() == {os.SCHED_OTHER}
+    RunLog(tmp_path, BuiltinForwardBackward("builtin_1f1b", lambda: []), 5)
+    assert policies() == {os.SCHED_BATCH}
 
 
 def test_diff_is_short() -> None:

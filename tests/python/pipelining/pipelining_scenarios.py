@@ -24,6 +24,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from dualpipe.pipelining import (
+    RunLog,
     ScheduleDualPipe,
     ScheduleDualPipeV,
     ScheduleFromFile,
@@ -34,6 +35,7 @@ from dualpipe.pipelining import (
     stage_indices,
 )
 from dualpipe.utils import run_backward
+from gloo_threads import policies
 from pipelining_parts import HIDDEN, Layer, Parts, batch_of, build_stage, indices_of, loss_of
 
 CPU = torch.device("cpu")
@@ -431,6 +433,14 @@ def files(folder: str, count: int, micro_batches: int) -> dict[str, Any]:
         torch_stages("DualPipeV", count), micro_batches, loss_fn=loss_of).pipeline_order[rank] if a is not None]
     results["our order"] = [str(a) for a in ours.pipeline_order[rank]]
     return results
+
+
+def recorded_by_torch(folder: str) -> tuple[set[int], set[int]]:
+    """Policies of Gloo's threads before and after torch's own 1F1B gets a log for a comparison."""
+    schedule = make_schedule("1f1b", stages_for("1f1b", 2, torch.float64), 2, loss_fn=loss_of)
+    before = policies()
+    RunLog(schedule, "builtin_1f1b", folder=folder)
+    return before, policies()
 
 
 def dumped(schedule: Any, folder: str, name: str, **options: Any) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from pathlib import Path
 from typing import Any
 
 import pipelining_mistakes as mistakes
@@ -486,3 +488,8 @@ def test_contexts_compiled_stages_frozen_parts_and_replaced_parameters(fresh_wor
         assert result["replaced"] == ("[ScheduleZB1P] parameters of a stage were replaced after the first step, so "
                                       "their gradients would not be summed; load values in place, or make a new "
                                       "schedule")
+
+
+def test_links_of_a_schedule_of_torch_that_is_compared_are_like_ours(fresh_world: Run, tmp_path: Path) -> None:
+    expected = ({os.SCHED_OTHER}, {os.SCHED_BATCH})
+    assert fresh_world(2, scenarios.recorded_by_torch, str(tmp_path)) == [expected] * 2
