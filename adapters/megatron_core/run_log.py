@@ -43,7 +43,7 @@ class RunLog:
         self._record_from = max(1, train_iters - recorded + 1)
         if isinstance(forward_backward, BuiltinForwardBackward):
             forward_backward.records = recorded > 0
-            make_gloo_threads_yield()  # As the engine does: both are to have the same links.
+        make_gloo_threads_yield()  # Whatever the schedule: all are to have the same links.
         self._files: RunFiles | None = None
 
     def record(self, *, iteration: int, lm_loss: float, grad_norm: float | None, lr: float, ms: float) -> None:

@@ -50,8 +50,8 @@ class RunLog:
         first = 1 if steps is None else steps - LAST_STEPS + 1
         self._static = _header(schedule, name)
         self._files = RunFiles(where, self._static, record_from=first)
+        make_gloo_threads_yield()  # Whatever the schedule: all are to have the same links.
         if not isinstance(schedule, EngineSchedule):
-            make_gloo_threads_yield()  # As the engine does: both are to have the same links.
             self._timer = StageTimer(stages_of_schedule(schedule))
             schedule.step = _timed_step(schedule.step, self._timer)
 

@@ -21,38 +21,34 @@ namespace {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-bool gloo_may_preempt() {
-  const std::string value = process_variable("DUALPIPE_GLOO_THREADS").value_or("yield");
-  if (value == "yield" || value == "preempt") return value == "preempt";
-  throw RunError(ExitCode::kConfiguration,
-                 fmt::format("[DUALPIPE_GLOO_THREADS] must be yield or preempt, got '{}'", value));
-}
-
-// Threads that are begun while it lives do not take a processor from one that runs when they wake up: Gloo's would take
-// it from other ranks' sends, whose lock their own threads then spin on (https://github.com/pytorch/gloo/issues/246).
+// Threads that are begun while it lives take no processor from one that runs when they wake up. Gloo's would take it
+// from other ranks in the middle of a send, with a lock that the own thread of those then spins on (Pair::handleEvents
+// in gloo/transport/tcp/pair.cc).
 class YieldingThreads {
  public:
-  YieldingThreads() {
-    if (sched_getscheduler(0) == SCHED_OTHER && !gloo_may_preempt()) set(SCHED_BATCH);
+  YieldingThreads() : given_(sched_getscheduler(0)) {
+    is_set_ = (given_ & ~SCHED_RESET_ON_FORK) == SCHED_OTHER && set(given_ | SCHED_BATCH);
   }
   ~YieldingThreads() {
-    if (is_set_) set(SCHED_OTHER);
+    if (is_set_) set(given_);
   }
   YieldingThreads(const YieldingThreads&) = delete;
   YieldingThreads& operator=(const YieldingThreads&) = delete;
 
  private:
-  void set(int policy) {
+  static bool set(int policy) {
     const sched_param priority{};
-    is_set_ = sched_setscheduler(0, policy, &priority) == 0;
+    return sched_setscheduler(0, policy, &priority) == 0;
   }
 
+  int given_;
   bool is_set_ = false;
 };
 
 std::shared_ptr<gloo::transport::Device> gloo_device(const Environment& environment) {
   using c10d::ProcessGroupGloo;
-  const YieldingThreads yielding;
+  std::optional<YieldingThreads> yielding;
+  if (environment.gloo_threads_yield) yielding.emplace();
   if (const auto interface = process_variable("GLOO_SOCKET_IFNAME")) {
     return ProcessGroupGloo::createDeviceForInterface(*interface);
   }

@@ -55,7 +55,8 @@ class Rendezvous {
 OpenBoard boards_at(const Environment& environment);
 
 // Makes Gloo groups of some of the run's ranks. On one machine messages stay on the loopback interface; else they take
-// the interface that GLOO_SOCKET_IFNAME names, or that of the host's name.
+// the interface that GLOO_SOCKET_IFNAME names, or that of the host's name. All share one thread of Gloo, which yields to
+// those that compute or send, as Environment says.
 class GroupMaker {
  public:
   GroupMaker(c10::intrusive_ptr<c10d::Store> store, const Environment& environment, std::chrono::milliseconds timeout);

@@ -148,6 +148,14 @@ void read_local_rank_of_slurm(const Reader& reader, Environment& environment) {
   }
 }
 
+void read_gloo_threads(const Reader& reader, Environment& environment) {
+  const std::string name = "DUALPIPE_GLOO_THREADS", value = reader.text(name).value_or("yield");
+  if (value != "yield" && value != "preempt") {
+    throw UserError(name, fmt::format("must be yield or preempt, got '{}'", value));
+  }
+  environment.gloo_threads_yield = value == "yield";
+}
+
 }  // namespace
 
 Environment read_environment(const GetVariable& get) {
@@ -168,6 +176,7 @@ Environment read_environment(const GetVariable& get) {
   }
   read_master_address(reader, master, environment);
   read_store(reader, environment);
+  read_gloo_threads(reader, environment);
   return environment;
 }
 

@@ -30,6 +30,7 @@ struct Environment {
   int master_port = 29500;
   bool launcher_hosts_store = false;  // torchrun's agent does; else rank 0 has to.
   int attempt = 0;                    // torchrun's restart count: keys of an earlier attempt are not ours.
+  bool gloo_threads_yield = true;     // DUALPIPE_GLOO_THREADS: yield (the policy SCHED_BATCH) or preempt.
   std::string run_id;                 // Of the launcher, or of the Slurm job; "" where there is none.
 };
 
@@ -39,7 +40,8 @@ inline bool is_on_one_machine(const Environment& environment) {
 
 using GetVariable = std::function<std::optional<std::string>(const std::string& name)>;
 
-// Throws UserError naming the variable where a value is no number, out of range, or missing beside another.
+// Throws UserError naming the variable where a value is no number, out of range, no known word, or missing beside
+// another.
 Environment read_environment(const GetVariable& get);
 
 // Where the run's store should be, as far as that can be told when read_environment() throws; else nothing.

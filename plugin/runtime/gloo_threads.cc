@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +15,8 @@
 namespace dualpipe {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr const char* kVariable = "DUALPIPE_GLOO_THREADS";
 
 bool may_preempt() {
@@ -23,24 +26,38 @@ bool may_preempt() {
   throw ScheduleError(kVariable, fmt::format("must be yield or preempt, got '{}'", value));
 }
 
-std::string name_of(const std::filesystem::path& task) {
+// False too where it has ended meanwhile.
+bool is_gloo(const fs::path& task) {
   std::string name;
   std::getline(std::ifstream(task / "comm"), name);
-  return name;
+  return name == "gloo_tcp_loop";
+}
+
+bool make_yield(pid_t thread) {
+  const int given = sched_getscheduler(thread), reset_on_fork = given & SCHED_RESET_ON_FORK;
+  if (given < 0) return false;
+  if (given - reset_on_fork != SCHED_OTHER) return given - reset_on_fork == SCHED_BATCH;
+  const sched_param priority{};
+  return sched_setscheduler(thread, SCHED_BATCH | reset_on_fork, &priority) == 0;
+}
+
+// Numbers in the /proc of another namespace would be those of others.
+bool is_own_proc() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self", error) == std::to_string(getpid());
 }
 
 }  // namespace
 
-void make_gloo_threads_yield() {
-  if (may_preempt()) return;
+int make_gloo_threads_yield() {
+  int count = 0;
+  if (may_preempt() || !is_own_proc()) return count;
   std::error_code error;
-  std::filesystem::directory_iterator task("/proc/self/task", error), end;
+  fs::directory_iterator task("/proc/self/task", error), end;
   for (; !error && task != end; task.increment(error)) {
-    if (name_of(task->path()) != "gloo_tcp_loop") continue;
-    const pid_t thread = std::stoi(task->path().filename());
-    const sched_param priority{};
-    if (sched_getscheduler(thread) == SCHED_OTHER) sched_setscheduler(thread, SCHED_BATCH, &priority);
+    if (is_gloo(task->path())) count += make_yield(std::stoi(task->path().filename()));
   }
+  return count;
 }
 
 }  // namespace dualpipe

@@ -22,7 +22,7 @@ namespace dualpipe {
 
 class GroupCollectives final : public Collectives {
  public:
-  // `timeout` of one wait; `failures` may be null. Throws ScheduleError for a group without a backend.
+  // `timeout` of one wait; `failures` may be null. Gloo's threads yield as under make_c10d_transport(). Throws ScheduleError for a group without a backend.
   GroupCollectives(c10::intrusive_ptr<c10d::ProcessGroup> group, std::chrono::milliseconds timeout,
                    std::shared_ptr<FailureChannel> failures);
 

@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import io
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -99,6 +100,17 @@ class BenchPeers(unittest.TestCase):
         self.assertIn("builtin_1f1b, 1 KiB: makespan / ideal", rows)
 
 
+class RealTime(unittest.TestCase):
+    def test_ranks_get_back_the_policy_that_they_had(self):
+        with RankGroup("an echo", ["cat"], 0) as group:
+            rank = group.ranks[0].pid
+            os.sched_setscheduler(rank, os.SCHED_BATCH, os.sched_param(0))
+            ahead = group.real_time(True)
+            self.assertEqual(os.sched_getscheduler(rank), os.SCHED_FIFO if ahead else os.SCHED_BATCH)
+            group.real_time(False)
+            self.assertEqual(os.sched_getscheduler(rank), os.SCHED_BATCH)
+
+
 class BenchPeersBounds(unittest.TestCase):
     """Of figures made up here."""
 
@@ -108,10 +120,12 @@ class BenchPeersBounds(unittest.TestCase):
 
         cpu = {"dualpipe": samples(100, 300, 200), "bare early dualpipe": samples(100, 250, 100),
                "dualpipev": samples(90, 90, 90), "bare early dualpipev": samples(100, 60, 90),
-               "torch_dualpipev": samples(300, 900, 400)}
+               "torch_dualpipev": samples(300, 900, 400), "bare yielding dualpipe": samples(20, 30, 40),
+               "bare yielding dualpipev": samples(20, 30, 40)}
         rows = bench_peers.judge_cpu(cpu)
         self.assertEqual([round(row["value"], 3) for row in rows], [1.2, 0.333, 1.0, 0.225])
         self.assertEqual([row["limit"] for row in rows], [1.2, 1 / 3, 1.2, 1 / 3])
+        self.assertEqual(rows[0]["of"], "200 of 100 us, 3 turns; 30 us where its threads yield too")
 
     def test_a_build_without_the_trainer_misses_its_row(self):
         steps = {name: {"ratio": 1.1} for name in ("dualpipe", "dualpipev", "torch_dualpipev", "torch_1f1b", "1f1b")}

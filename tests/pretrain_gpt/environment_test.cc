@@ -36,6 +36,13 @@ TEST(Environment, IsOneProcessWithoutALauncher) {
   EXPECT_FALSE(environment.launcher_hosts_store);
 }
 
+TEST(Environment, SaysWhetherGlooThreadsYield) {
+  EXPECT_TRUE(read({}).gloo_threads_yield);
+  EXPECT_TRUE(read({{"DUALPIPE_GLOO_THREADS", "yield"}}).gloo_threads_yield);
+  EXPECT_FALSE(read({{"DUALPIPE_GLOO_THREADS", "preempt"}}).gloo_threads_yield);
+  EXPECT_EQ(refusal({{"DUALPIPE_GLOO_THREADS", ""}}), "[DUALPIPE_GLOO_THREADS] must be yield or preempt, got ''");
+}
+
 TEST(Environment, ReadsTorchrun) {
   const Environment environment = read({{"RANK", "3"},
                                         {"WORLD_SIZE", "4"},

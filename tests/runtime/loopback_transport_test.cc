@@ -90,7 +90,7 @@ TEST(LoopbackTransport, DelaysTheArrivalOfEachMessage) {
   });
   EXPECT_LT(sending, 1);
   EXPECT_GE(seconds, 1);
-  EXPECT_LT(seconds, 3);  // One after the other.
+  EXPECT_LT(seconds, 3);  // What three delays in a row would take.
 }
 
 }  // namespace

@@ -72,14 +72,15 @@ Criterion = Callable[[Tensors, Tensors], Tensor]
 OverlapHook = Callable[..., tuple[Outputs, Optional[Tensor]]]
 
 
-def make_gloo_threads_yield() -> None:
+def make_gloo_threads_yield() -> int:
     """Where ranks outnumber cores: Gloo's threads, on waking up, take no core from a rank that computes or sends.
 
-    Those that the process has now get the policy SCHED_BATCH. A `Pipeline` does this for its groups; it is for a host's
-    own schedule that is compared with ours. Does nothing with DUALPIPE_GLOO_THREADS=preempt in the environment; raises
-    ScheduleError for another value of it than that or yield. plugin/runtime/gloo_threads.h has the reason.
+    All that this process has now get the policy SCHED_BATCH; gives how many have it. A `Pipeline` does this; call it for
+    a host's own schedule that is compared with ours, once the host has made its groups. Does nothing with
+    DUALPIPE_GLOO_THREADS=preempt in the environment; raises ScheduleError for another value of it than that or yield.
+    plugin/runtime/gloo_threads.h has the reason.
     """
-    _core.make_gloo_threads_yield()
+    return _core.make_gloo_threads_yield()
 
 
 class Stage:

@@ -54,11 +54,8 @@ class Groups:
         self.engine = start("the engine", [options.engine])
         self.bare = start("the bare loops", [options.bare])
         self.python = start("the peers in Python", peers + reference)
-        self.all = [self.engine, self.bare, self.python]
-        self.yielding = None  # Bare loops whose Gloo threads yield, as the engine's do.
-        if not options.bounded:
-            self.yielding = start("the bare loops that yield", [options.bare, "yield"])
-            self.all.append(self.yielding)
+        self.yielding = start("the bare loops that yield", [options.bare, "yield"])  # Their Gloo threads, as ours.
+        self.all = [self.engine, self.bare, self.yielding, self.python]
         self.builtin = None  # A build without the trainer.
         if pathlib.Path(options.builtin).exists():
             self.builtin = start("the trainer's own 1F1B", [options.builtin, MICROBATCHES])
@@ -134,11 +131,10 @@ def computing_nothing(groups, options):
     yielding = lambda schedule: Peer(f"bare yielding {schedule}", groups.yielding, early(schedule))
     ours = lambda schedule: Peer(schedule, groups.engine, request(schedule))
     theirs = lambda kind: Peer(kind, groups.python, {**without_compute(TORCH[kind], PYTHON_STEPS), "kind": kind})
-    peers = [bare("dualpipe"), ours("dualpipe"), theirs(OVER_TORCH_KIND), ours("dualpipev"), bare("dualpipev")]
-    if options.bounded:
-        return peers
-    return [*peers, *map(yielding, BARE_SCHEDULES), Peer("ping", groups.bare, PING),
-            *(theirs(kind) for kind in TORCH if kind != OVER_TORCH_KIND)]
+    peers = [yielding("dualpipe"), bare("dualpipe"), ours("dualpipe"), theirs(OVER_TORCH_KIND), ours("dualpipev"),
+             bare("dualpipev"), yielding("dualpipev")]
+    others = [Peer("ping", groups.bare, PING), *(theirs(kind) for kind in TORCH if kind != OVER_TORCH_KIND)]
+    return peers + ([] if options.bounded else others)
 
 
 def require_torch(python):
@@ -181,17 +177,19 @@ def judge_steps(steps, size, has_reference):
             *([missed(f"{BUILTIN}, {label}: makespan / ideal", "the trainer is not built")] if no_builtin else [])]
 
 
-def paired(cpu, ours, theirs, limit, of):
+def paired(cpu, ours, theirs, limit, of, floor=None):
     """Both sides vary, and more from turn to turn than within one: the median over the turns of their ratio."""
     ratio = statistics.median(a / b for a, b in zip(cpu[ours]["cpu_us_samples"], cpu[theirs]["cpu_us_samples"]))
     us = lambda name: cpu[name]["cpu_us_per_action"]
+    also = f"; {us(floor):.0f} us where its threads yield too" if floor else ""
     return bound(ratio, limit, f"{ours}: CPU per action over Gloo, of {of}'s",
-                 f"{us(ours):.0f} of {us(theirs):.0f} us, {len(cpu[ours]['cpu_us_samples'])} turns")
+                 f"{us(ours):.0f} of {us(theirs):.0f} us, {len(cpu[ours]['cpu_us_samples'])} turns{also}")
 
 
 def judge_cpu(cpu):
     return [row for schedule in BARE_SCHEDULES
-            for row in (paired(cpu, schedule, f"bare early {schedule}", OVER_BARE, "a bare loop"),
+            for row in (paired(cpu, schedule, f"bare early {schedule}", OVER_BARE, "a bare loop",
+                               f"bare yielding {schedule}"),
                         paired(cpu, schedule, OVER_TORCH_KIND, OVER_TORCH, "PyTorch's DualPipeV"))]
 
 

@@ -48,18 +48,22 @@ class RankGroup:
                                        preexec_fn=die_with_parent)
                       for rank in range(max(count, 1))]
         self.stopped = False
+        self.policies = {}  # Of threads that are ahead, what they had before.
 
     def wait_until_up(self):
         """Starting takes processors from those that measure."""
         self._ask({})
 
     def real_time(self, on):
-        """Ahead of everything else, or as others. False where the user may not."""
-        policy, priority = (os.SCHED_FIFO, PRIORITY) if on else (os.SCHED_OTHER, 0)
+        """Ahead of everything else, or as they were before. False where the user may not."""
+        threads = [int(task.name) for rank in self.ranks for task in pathlib.Path(f"/proc/{rank.pid}/task").iterdir()]
         try:
-            for rank in self.ranks:
-                for thread in pathlib.Path(f"/proc/{rank.pid}/task").iterdir():
-                    os.sched_setscheduler(int(thread.name), policy, os.sched_param(priority))
+            for thread in threads:
+                if on:
+                    self.policies.setdefault(thread, os.sched_getscheduler(thread))
+                    os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(PRIORITY))
+                elif thread in self.policies:
+                    os.sched_setscheduler(thread, self.policies.pop(thread), os.sched_param(0))
         except PermissionError:
             return False
         return True

@@ -322,10 +322,10 @@ def main() -> int:
         print_row("what a save syncs", "each file and its folder before the rename, the folder of both after it",
                   f"{renames} saves without a gap" if not missing else f"not {', '.join(missing[:3])}",
                   renames == len(KINDS) and not missing)]
-    if stalled:
+    if options.every == 1:
         share = statistics.median(stalled)
-        reached.append(print_row(f"what an asynchronous save stalls training, median of {len(stalled)}",
-                                 "under 10 % of its length", f"{share:.1f} %", share < 10))
+        reached.append(print_row("what an asynchronous save stalls training, median of 6",
+                                 "under 10 % of its length", f"{share:.1f} %", share < 10 and len(stalled) == 6))
     return 0 if all(reached) else 1
 
 

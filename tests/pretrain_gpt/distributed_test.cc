@@ -1,0 +1,47 @@
+#include "examples/pretrain_gpt/distributed.h"
+
+#include <gmock/gmock.h>
+#include <sched.h>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <set>
+#include <vector>
+
+namespace pretrain_gpt {
+namespace {
+
+using ::testing::Each;
+
+std::set<pid_t> threads() {
+  std::set<pid_t> numbers;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    numbers.insert(std::stoi(task.path().filename()));
+  }
+  return numbers;
+}
+
+// Policies of the threads that a maker of groups begins.
+std::vector<int> policies_with(const Environment& environment) {
+  const std::set<pid_t> before = threads();
+  const GroupMaker groups(c10::make_intrusive<c10d::HashStore>(), environment, std::chrono::seconds(30));
+  const std::set<pid_t> now = threads();
+  std::vector<pid_t> begun;
+  std::set_difference(now.begin(), now.end(), before.begin(), before.end(), std::back_inserter(begun));
+  std::vector<int> policies;
+  for (const pid_t thread : begun) policies.push_back(sched_getscheduler(thread));
+  EXPECT_FALSE(policies.empty());
+  return policies;
+}
+
+TEST(GroupMaker, HasAThreadThatYieldsUnlessTheEnvironmentSaysOtherwise) {
+  ASSERT_EQ(sched_getscheduler(0), SCHED_OTHER);
+  EXPECT_THAT(policies_with({.gloo_threads_yield = true}), Each(SCHED_BATCH));
+  EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
+  EXPECT_THAT(policies_with({.gloo_threads_yield = false}), Each(SCHED_OTHER));
+}
+
+}  // namespace
+}  // namespace pretrain_gpt
