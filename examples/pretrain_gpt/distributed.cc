@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sched.h>
+#include <unistd.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -21,9 +22,9 @@ namespace {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// Threads that are begun while it lives take no processor from one that runs when they wake up. Gloo's would take it
-// from other ranks in the middle of a send, with a lock that the own thread of those then spins on (Pair::handleEvents
-// in gloo/transport/tcp/pair.cc).
+// For more ranks than processors. Threads that are begun while it lives take no processor from one that runs when they
+// wake up. Gloo's would take it from other ranks in the middle of a send, with a lock that the own thread of those then
+// spins on (Pair::handleEvents in gloo/transport/tcp/pair.cc).
 class YieldingThreads {
  public:
   YieldingThreads() : given_(sched_getscheduler(0)) {
@@ -48,7 +49,8 @@ class YieldingThreads {
 std::shared_ptr<gloo::transport::Device> gloo_device(const Environment& environment) {
   using c10d::ProcessGroupGloo;
   std::optional<YieldingThreads> yielding;
-  if (environment.gloo_threads_yield) yielding.emplace();
+  const bool is_crowded = environment.local_world_size > sysconf(_SC_NPROCESSORS_ONLN);
+  if (environment.gloo_threads_yield.value_or(is_crowded)) yielding.emplace();
   if (const auto interface = process_variable("GLOO_SOCKET_IFNAME")) {
     return ProcessGroupGloo::createDeviceForInterface(*interface);
   }

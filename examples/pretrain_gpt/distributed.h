@@ -55,8 +55,9 @@ class Rendezvous {
 OpenBoard boards_at(const Environment& environment);
 
 // Makes Gloo groups of some of the run's ranks. On one machine messages stay on the loopback interface; else they take
-// the interface that GLOO_SOCKET_IFNAME names, or that of the host's name. All share one thread of Gloo, which yields to
-// those that compute or send, as Environment says.
+// the interface that GLOO_SOCKET_IFNAME names, or that of the host's name. All share one thread of Gloo. Where the
+// ranks of this machine outnumber its processors, it yields to those that compute or send (the policy SCHED_BATCH),
+// unless the environment says otherwise.
 class GroupMaker {
  public:
   GroupMaker(c10::intrusive_ptr<c10d::Store> store, const Environment& environment, std::chrono::milliseconds timeout);

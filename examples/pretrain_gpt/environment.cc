@@ -148,12 +148,16 @@ void read_local_rank_of_slurm(const Reader& reader, Environment& environment) {
   }
 }
 
-void read_gloo_threads(const Reader& reader, Environment& environment) {
-  const std::string name = "DUALPIPE_GLOO_THREADS", value = reader.text(name).value_or("yield");
-  if (value != "yield" && value != "preempt") {
-    throw UserError(name, fmt::format("must be yield or preempt, got '{}'", value));
+std::optional<bool> read_gloo_threads(const Reader& reader) {
+  const std::string name = "DUALPIPE_GLOO_THREADS";
+  const std::optional<std::string> value = reader.text(name);
+  if (!value) {
+    return std::nullopt;
   }
-  environment.gloo_threads_yield = value == "yield";
+  if (*value != "yield" && *value != "preempt") {
+    throw UserError(name, fmt::format("must be yield or preempt, got '{}'", *value));
+  }
+  return *value == "yield";
 }
 
 }  // namespace
@@ -176,7 +180,7 @@ Environment read_environment(const GetVariable& get) {
   }
   read_master_address(reader, master, environment);
   read_store(reader, environment);
-  read_gloo_threads(reader, environment);
+  environment.gloo_threads_yield = read_gloo_threads(reader);
   return environment;
 }
 

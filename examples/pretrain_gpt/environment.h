@@ -28,10 +28,10 @@ struct Environment {
   int local_world_size = 1;  // Processes on this machine.
   std::string master_address = "127.0.0.1";
   int master_port = 29500;
-  bool launcher_hosts_store = false;  // torchrun's agent does; else rank 0 has to.
-  int attempt = 0;                    // torchrun's restart count: keys of an earlier attempt are not ours.
-  bool gloo_threads_yield = true;     // DUALPIPE_GLOO_THREADS: yield (the policy SCHED_BATCH) or preempt.
-  std::string run_id;                 // Of the launcher, or of the Slurm job; "" where there is none.
+  bool launcher_hosts_store = false;       // torchrun's agent does; else rank 0 has to.
+  int attempt = 0;                         // torchrun's restart count: keys of an earlier attempt are not ours.
+  std::optional<bool> gloo_threads_yield;  // DUALPIPE_GLOO_THREADS; unset: whether ranks outnumber processors.
+  std::string run_id;                      // Of the launcher, or of the Slurm job; "" where there is none.
 };
 
 inline bool is_on_one_machine(const Environment& environment) {

@@ -39,7 +39,7 @@ struct C10dTransportOptions {
 };
 
 // The group outlives the transport. Over Gloo all of Gloo's threads in this process yield from then on
-// (gloo_threads.h). Throws ScheduleError for a backend that is neither Gloo nor NCCL, naming both.
+// where ranks outnumber processors (gloo_threads.h). Throws ScheduleError for a backend that is neither Gloo nor NCCL, naming both.
 std::shared_ptr<Transport> make_c10d_transport(c10::intrusive_ptr<c10d::ProcessGroup> group,
                                                const C10dTransportOptions& options = {});
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <system_error>
 
@@ -17,13 +18,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kVariable = "DUALPIPE_GLOO_THREADS";
+std::optional<std::string> variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+}
 
-bool may_preempt() {
-  const char* variable = std::getenv(kVariable);
-  const std::string value = variable != nullptr ? variable : "yield";
-  if (value == "yield" || value == "preempt") return value == "preempt";
-  throw ScheduleError(kVariable, fmt::format("must be yield or preempt, got '{}'", value));
+int ranks_here(int group_size) {
+  const std::string told = variable("LOCAL_WORLD_SIZE").value_or("");
+  const int ranks = std::atoi(told.c_str());
+  return ranks > 0 ? ranks : group_size;
 }
 
 // False too where it has ended meanwhile.
@@ -49,9 +52,17 @@ bool is_own_proc() {
 
 }  // namespace
 
-int make_gloo_threads_yield() {
+bool should_gloo_threads_yield(const std::optional<std::string>& variable, int ranks, int processors) {
+  if (!variable) return ranks > processors;
+  if (*variable == "yield" || *variable == "preempt") return *variable == "yield";
+  throw ScheduleError("DUALPIPE_GLOO_THREADS", fmt::format("must be yield or preempt, got '{}'", *variable));
+}
+
+int make_gloo_threads_yield(int group_size) {
+  const auto processors = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  const bool should = should_gloo_threads_yield(variable("DUALPIPE_GLOO_THREADS"), ranks_here(group_size), processors);
   int count = 0;
-  if (may_preempt() || !is_own_proc()) return count;
+  if (!should || !is_own_proc()) return count;
   std::error_code error;
   fs::directory_iterator task("/proc/self/task", error), end;
   for (; !error && task != end; task.increment(error)) {

@@ -18,7 +18,7 @@ static_assert(kCollectiveChannel < 8);
 class GlooWire : public C10dWire {
  public:
   explicit GlooWire(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {
-    make_gloo_threads_yield();
+    make_gloo_threads_yield(backend_->getSize());
   }
 
   std::vector<Pending> start(const MessageName& name, const TensorList& tensors) override {

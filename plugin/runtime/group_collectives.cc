@@ -75,7 +75,7 @@ GroupCollectives::GroupCollectives(c10::intrusive_ptr<c10d::ProcessGroup> group,
       on_host_(std::make_shared<C10dWaiter>(timeout, failures)),
       on_device_(std::make_shared<C10dWaiter>(kNoTimeout, failures)) {
   for (const at::Device device : devices_of(*group_)) {
-    if (is_gloo(device)) make_gloo_threads_yield();
+    if (is_gloo(device)) make_gloo_threads_yield(size());
   }
 }
 

@@ -105,8 +105,10 @@ class RealTime(unittest.TestCase):
         with RankGroup("an echo", ["cat"], 0) as group:
             rank = group.ranks[0].pid
             os.sched_setscheduler(rank, os.SCHED_BATCH, os.sched_param(0))
-            ahead = group.real_time(True)
-            self.assertEqual(os.sched_getscheduler(rank), os.SCHED_FIFO if ahead else os.SCHED_BATCH)
+            group.real_time(False)
+            for _ in range(2):
+                ahead = group.real_time(True)
+                self.assertEqual(os.sched_getscheduler(rank), os.SCHED_FIFO if ahead else os.SCHED_BATCH)
             group.real_time(False)
             self.assertEqual(os.sched_getscheduler(rank), os.SCHED_BATCH)
 

@@ -36,11 +36,17 @@ std::vector<int> policies_with(const Environment& environment) {
   return policies;
 }
 
-TEST(GroupMaker, HasAThreadThatYieldsUnlessTheEnvironmentSaysOtherwise) {
+TEST(GroupMaker, HasAThreadThatYieldsAsTheEnvironmentSays) {
   ASSERT_EQ(sched_getscheduler(0), SCHED_OTHER);
   EXPECT_THAT(policies_with({.gloo_threads_yield = true}), Each(SCHED_BATCH));
   EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
-  EXPECT_THAT(policies_with({.gloo_threads_yield = false}), Each(SCHED_OTHER));
+  EXPECT_THAT(policies_with({.world_size = 100000, .local_world_size = 100000, .gloo_threads_yield = false}),
+              Each(SCHED_OTHER));
+}
+
+TEST(GroupMaker, HasAThreadThatYieldsWhereRanksOutnumberProcessors) {
+  EXPECT_THAT(policies_with({.world_size = 100000, .local_world_size = 100000}), Each(SCHED_BATCH));
+  EXPECT_THAT(policies_with({.world_size = 100000, .local_world_size = 1}), Each(SCHED_OTHER));
 }
 
 }  // namespace

@@ -37,9 +37,9 @@ TEST(Environment, IsOneProcessWithoutALauncher) {
 }
 
 TEST(Environment, SaysWhetherGlooThreadsYield) {
-  EXPECT_TRUE(read({}).gloo_threads_yield);
-  EXPECT_TRUE(read({{"DUALPIPE_GLOO_THREADS", "yield"}}).gloo_threads_yield);
-  EXPECT_FALSE(read({{"DUALPIPE_GLOO_THREADS", "preempt"}}).gloo_threads_yield);
+  EXPECT_EQ(read({}).gloo_threads_yield, std::nullopt);
+  EXPECT_EQ(read({{"DUALPIPE_GLOO_THREADS", "yield"}}).gloo_threads_yield, true);
+  EXPECT_EQ(read({{"DUALPIPE_GLOO_THREADS", "preempt"}}).gloo_threads_yield, false);
   EXPECT_EQ(refusal({{"DUALPIPE_GLOO_THREADS", ""}}), "[DUALPIPE_GLOO_THREADS] must be yield or preempt, got ''");
 }
 

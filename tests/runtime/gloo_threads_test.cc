@@ -35,6 +35,7 @@ std::set<pid_t> named_threads() {
 class GlooThreads : public testing::Test {
  protected:
   void SetUp() override {
+    setenv("LOCAL_WORLD_SIZE", "100000", 1);         // More than any machine has processors.
     const std::set<pid_t> before = named_threads();  // Of groups that earlier tests left behind.
     group_ = make_gloo_group(c10::make_intrusive<c10d::HashStore>(), 0, 1, seconds(30));
     const auto end = std::chrono::steady_clock::now() + seconds(30);
@@ -45,7 +46,10 @@ class GlooThreads : public testing::Test {
     }
     ASSERT_NE(thread_, 0) << "this LibTorch gives Gloo's threads another name than gloo_tcp_loop";
   }
-  void TearDown() override { unsetenv("DUALPIPE_GLOO_THREADS"); }
+  void TearDown() override {
+    unsetenv("LOCAL_WORLD_SIZE");
+    unsetenv("DUALPIPE_GLOO_THREADS");
+  }
 
   int policy() const { return sched_getscheduler(thread_); }
 
@@ -66,10 +70,10 @@ TEST_F(GlooThreads, YieldOnceTheirGroupHasCollectives) {
 }
 
 TEST_F(GlooThreads, AreCounted) {
-  const int others = make_gloo_threads_yield() - 1;
+  const int others = make_gloo_threads_yield(1) - 1;
   EXPECT_GE(others, 0);
   EXPECT_EQ(policy(), SCHED_BATCH);
-  EXPECT_EQ(make_gloo_threads_yield(), others + 1);  // Those that yield already, too.
+  EXPECT_EQ(make_gloo_threads_yield(1), others + 1);  // Those that yield already, too.
 }
 
 TEST_F(GlooThreads, ThatHaveAPolicyKeepIt) {
@@ -85,10 +89,23 @@ TEST_F(GlooThreads, StayAsTheyAreWhereTheEnvironmentSaysSo) {
   EXPECT_EQ(policy(), SCHED_OTHER);
 }
 
-TEST_F(GlooThreads, RefuseAWordThatSaysNeither) {
-  setenv("DUALPIPE_GLOO_THREADS", "no", 1);
+TEST_F(GlooThreads, StayAsTheyAreWhereProcessorsSuffice) {
+  setenv("LOCAL_WORLD_SIZE", "1", 1);
+  EXPECT_EQ(make_gloo_threads_yield(100000), 0);
+  unsetenv("LOCAL_WORLD_SIZE");
+  EXPECT_EQ(make_gloo_threads_yield(1), 0);
+  EXPECT_EQ(policy(), SCHED_OTHER);
+  EXPECT_GE(make_gloo_threads_yield(100000), 1);
+  EXPECT_EQ(policy(), SCHED_BATCH);
+}
+
+TEST(GlooThreadsShouldYield, WhereRanksOutnumberProcessorsOrTheVariableSaysSo) {
+  EXPECT_TRUE(should_gloo_threads_yield(std::nullopt, 3, 2));
+  EXPECT_FALSE(should_gloo_threads_yield(std::nullopt, 2, 2));
+  EXPECT_TRUE(should_gloo_threads_yield("yield", 1, 2));
+  EXPECT_FALSE(should_gloo_threads_yield("preempt", 3, 2));
   try {
-    make_gloo_threads_yield();
+    should_gloo_threads_yield("no", 3, 2);
     FAIL();
   } catch (const ScheduleError& error) {
     EXPECT_STREQ(error.what(), "[DUALPIPE_GLOO_THREADS] must be yield or preempt, got 'no'");

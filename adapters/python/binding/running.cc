@@ -60,7 +60,7 @@ RunningScope::~RunningScope() {
 
 void bind_running(py::module_& module) {
   py::class_<Running, std::shared_ptr<Running>>(module, "Running");
-  module.def("make_gloo_threads_yield", &make_gloo_threads_yield);
+  module.def("make_gloo_threads_yield", &make_gloo_threads_yield, py::arg("group_size"));
   module.def("is_splitting", [] { return splitting_store() != nullptr; });
   module.def("put_weight_gradient", &put_weight_gradient, py::arg("work"), py::arg("bytes"));
 }

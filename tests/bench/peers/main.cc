@@ -21,7 +21,7 @@ int serve_rank(bool yields) {
   int code = 0;
   {
     const auto group = make_local_group(meeting);
-    if (yields) dualpipe::make_gloo_threads_yield();
+    if (yields) dualpipe::make_gloo_threads_yield(group->getSize());
     c10d::Backend& gloo = *group->getBackend(at::kCPU);
     code = serve([&](const nlohmann::json& request) {
       return request.at("kind") == "ping" ? answer_by_ping(gloo, request) : answer_by_bare_loop(gloo, request);

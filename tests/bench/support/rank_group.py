@@ -59,11 +59,12 @@ class RankGroup:
         threads = [int(task.name) for rank in self.ranks for task in pathlib.Path(f"/proc/{rank.pid}/task").iterdir()]
         try:
             for thread in threads:
-                if on:
-                    self.policies.setdefault(thread, os.sched_getscheduler(thread))
+                policy = os.sched_getscheduler(thread)
+                if on and policy != os.SCHED_FIFO:
+                    self.policies[thread] = policy
                     os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(PRIORITY))
-                elif thread in self.policies:
-                    os.sched_setscheduler(thread, self.policies.pop(thread), os.sched_param(0))
+                elif not on and policy == os.SCHED_FIFO:  # Of its own, or of the thread that began it meanwhile.
+                    os.sched_setscheduler(thread, self.policies.pop(thread, os.SCHED_OTHER), os.sched_param(0))
         except PermissionError:
             return False
         return True

@@ -5,6 +5,7 @@ Replica d of a pipeline of P ranks is global ranks d * P .. d * P + P - 1.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -439,6 +440,7 @@ def recorded_by_torch(folder: str) -> tuple[set[int], set[int]]:
     """Policies of Gloo's threads before and after torch's own 1F1B gets a log for a comparison."""
     schedule = make_schedule("1f1b", stages_for("1f1b", 2, torch.float64), 2, loss_fn=loss_of)
     before = policies()
+    os.environ["DUALPIPE_GLOO_THREADS"] = "yield"  # As many processors as there may be.
     RunLog(schedule, "builtin_1f1b", folder=folder)
     return before, policies()
 
