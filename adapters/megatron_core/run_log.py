@@ -25,7 +25,8 @@ class RunLog:
     Args: `output` is the folder, which DUALPIPE_OUTPUT replaces and which is made where it is missing;
     `forward_backward` what get_forward_backward_func returned; `train_iters` how many iterations the run has;
     `optimizer` Megatron's or torch's, for the bytes that it holds, which are not written without it. Timelines are
-    written where DUALPIPE_OUTPUT is set, of the last LAST_STEPS iterations.
+    written where DUALPIPE_OUTPUT is set, of the last LAST_STEPS iterations. Gloo's threads yield from then on if ranks
+    outnumber cores (`dualpipe.core.make_gloo_threads_yield`), so make groups first.
     """
 
     def __init__(

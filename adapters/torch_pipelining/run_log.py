@@ -26,6 +26,9 @@ from .stage_timer import StageTimer
 class RunLog:
     """Files of this rank in ``DUALPIPE_OUTPUT``, or in ``folder``; writes nothing where neither is given.
 
+    Where it writes, Gloo's threads yield from then on if ranks outnumber cores (``core.make_gloo_threads_yield``), so
+    make groups first.
+
     Args:
         schedule: Ours, or one of torch's.
         name: What the schedule was asked for by (``DUALPIPE_SCHEDULE``).

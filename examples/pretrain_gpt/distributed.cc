@@ -22,9 +22,9 @@ namespace {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// For more ranks than processors. Threads that are begun while it lives take no processor from one that runs when they
-// wake up. Gloo's would take it from other ranks in the middle of a send, with a lock that the own thread of those then
-// spins on (Pair::handleEvents in gloo/transport/tcp/pair.cc).
+// Threads begun while it lives do not take the processor from a running one when they wake up (the policy SCHED_BATCH).
+// Gloo's would take it from other ranks in the middle of a send, with a lock that the own thread of those then spins on
+// (Pair::handleEvents in gloo/transport/tcp/pair.cc).
 class YieldingThreads {
  public:
   YieldingThreads() : given_(sched_getscheduler(0)) {
@@ -49,8 +49,7 @@ class YieldingThreads {
 std::shared_ptr<gloo::transport::Device> gloo_device(const Environment& environment) {
   using c10d::ProcessGroupGloo;
   std::optional<YieldingThreads> yielding;
-  const bool is_crowded = environment.local_world_size > sysconf(_SC_NPROCESSORS_ONLN);
-  if (environment.gloo_threads_yield.value_or(is_crowded)) yielding.emplace();
+  if (gloo_threads_yield(environment)) yielding.emplace();
   if (const auto interface = process_variable("GLOO_SOCKET_IFNAME")) {
     return ProcessGroupGloo::createDeviceForInterface(*interface);
   }
@@ -184,6 +183,10 @@ OpenBoard boards_at(const Environment& environment) {
   };
 }
 
+bool gloo_threads_yield(const Environment& environment) {
+  return environment.gloo_threads_yield.value_or(environment.local_world_size > sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 GroupMaker::GroupMaker(c10::intrusive_ptr<c10d::Store> store, const Environment& environment,
                        std::chrono::milliseconds timeout)
     : store_(std::move(store)), rank_(environment.rank), timeout_(timeout), device_(gloo_device(environment)) {}
@@ -215,6 +218,7 @@ std::vector<std::string> gather_texts(c10d::Store& store, const std::string& key
                                       const std::string& text) {
   store.set(fmt::format("{}/{}", key, rank), text);
   std::vector<std::string> texts;
+  texts.reserve(world_size);
   for (int other = 0; other < world_size; ++other) {
     texts.push_back(other == rank ? text : store.get_to_str(fmt::format("{}/{}", key, other)));
   }

@@ -54,10 +54,12 @@ class Rendezvous {
 // Clients of a store that another rank or a launcher hosts.
 OpenBoard boards_at(const Environment& environment);
 
+// Whether Gloo's threads leave the processor to those that compute or send: as the environment says, else where the
+// ranks of this machine, as far as their launcher says how many there are, outnumber the processors that are online.
+bool gloo_threads_yield(const Environment& environment);
+
 // Makes Gloo groups of some of the run's ranks. On one machine messages stay on the loopback interface; else they take
-// the interface that GLOO_SOCKET_IFNAME names, or that of the host's name. All share one thread of Gloo. Where the
-// ranks of this machine outnumber its processors, it yields to those that compute or send (the policy SCHED_BATCH),
-// unless the environment says otherwise.
+// the interface that GLOO_SOCKET_IFNAME names, or that of the host's name. All share one thread of Gloo.
 class GroupMaker {
  public:
   GroupMaker(c10::intrusive_ptr<c10d::Store> store, const Environment& environment, std::chrono::milliseconds timeout);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -34,6 +35,11 @@
 
 namespace pretrain_gpt {
 namespace {
+
+// An engine decides about Gloo's threads by this variable: under every schedule they are the same.
+void tell_engines(const Environment& environment) {
+  ::setenv("DUALPIPE_GLOO_THREADS", gloo_threads_yield(environment) ? "yield" : "preempt", /*overwrite=*/0);
+}
 
 // As torchrun does: processes that share a machine get a thread each, unless the user says otherwise.
 void limit_threads(const Environment& environment) {
@@ -364,6 +370,7 @@ void run_train(const TrainOptions& options, const ScheduleRegistry& registry) {
   if (is_on_one_machine(environment)) {
     ask_names_briefly();
   }
+  tell_engines(environment);
   FailureWatch watch(environment.rank, environment.world_size);
   limit_threads(environment);
   std::optional<TrainPlan> plan;

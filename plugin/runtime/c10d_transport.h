@@ -38,8 +38,9 @@ struct C10dTransportOptions {
       make_edge_groups = {};
 };
 
-// The group outlives the transport. Over Gloo all of Gloo's threads in this process yield from then on
-// where ranks outnumber processors (gloo_threads.h). Throws ScheduleError for a backend that is neither Gloo nor NCCL, naming both.
+// The group outlives the transport. Over Gloo it makes all of Gloo's threads of this process yield where ranks
+// outnumber processors (gloo_threads.h). Throws ScheduleError for a backend that is neither Gloo nor NCCL, naming both,
+// and over Gloo for a DUALPIPE_GLOO_THREADS that is neither yield nor preempt.
 std::shared_ptr<Transport> make_c10d_transport(c10::intrusive_ptr<c10d::ProcessGroup> group,
                                                const C10dTransportOptions& options = {});
 

@@ -24,9 +24,10 @@ std::optional<std::string> variable(const char* name) {
 }
 
 int ranks_here(int group_size) {
-  const std::string told = variable("LOCAL_WORLD_SIZE").value_or("");
-  const int ranks = std::atoi(told.c_str());
-  return ranks > 0 ? ranks : group_size;
+  for (const char* name : {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
+    if (const int ranks = std::atoi(variable(name).value_or("").c_str()); ranks > 0) return ranks;
+  }
+  return group_size;
 }
 
 // False too where it has ended meanwhile.

@@ -22,7 +22,8 @@ namespace dualpipe {
 
 class GroupCollectives final : public Collectives {
  public:
-  // `timeout` of one wait; `failures` may be null. Gloo's threads yield as under make_c10d_transport(). Throws ScheduleError for a group without a backend.
+  // `timeout` of one wait; `failures` may be null. Over Gloo its threads yield as under make_c10d_transport(). Throws
+  // ScheduleError for a group without a backend, or for another DUALPIPE_GLOO_THREADS than yield or preempt.
   GroupCollectives(c10::intrusive_ptr<c10d::ProcessGroup> group, std::chrono::milliseconds timeout,
                    std::shared_ptr<FailureChannel> failures);
 

@@ -127,7 +127,7 @@ class BenchPeersBounds(unittest.TestCase):
         rows = bench_peers.judge_cpu(cpu)
         self.assertEqual([round(row["value"], 3) for row in rows], [1.2, 0.333, 1.0, 0.225])
         self.assertEqual([row["limit"] for row in rows], [1.2, 1 / 3, 1.2, 1 / 3])
-        self.assertEqual(rows[0]["of"], "200 of 100 us, 3 turns; 30 us where its threads yield too")
+        self.assertEqual(rows[0]["of"], "200 of 100 us, 3 turns; 30 us with Gloo's threads as the engine has them")
 
     def test_a_build_without_the_trainer_misses_its_row(self):
         steps = {name: {"ratio": 1.1} for name in ("dualpipe", "dualpipev", "torch_dualpipev", "torch_1f1b", "1f1b")}

@@ -74,6 +74,7 @@ TEST(LoopbackTransport, MovesNothingBeforeTheReceiverHasPosted) {
 TEST(LoopbackTransport, DelaysTheArrivalOfEachMessage) {
   auto ranks = make_loopback(2, {milliseconds(60000), milliseconds(1000)});
   std::vector<std::unique_ptr<Transfer>> receives;
+  receives.reserve(3);
   for (int i = 0; i < 3; ++i) {
     receives.push_back(ranks[1]->receive(0, kPipeline, {number(-1)}));
   }

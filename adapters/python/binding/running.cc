@@ -43,10 +43,10 @@ bool put_weight_gradient(const py::function& work, std::size_t bytes) {
 
 }  // namespace
 
-RunningScope::RunningScope(std::shared_ptr<Running> running) {
+RunningScope::RunningScope(const std::shared_ptr<Running>& running) {
   py::gil_scoped_acquire gil;
   if (Local::contains(key())) previous_ = Local::get(key());
-  py::object object = py::cast(std::move(running));
+  py::object object = py::cast(running);
   Local::set(key(), std::make_shared<c10::SafePyObject>(object.release().ptr(), getPyInterpreter()));
 }
 
@@ -59,7 +59,7 @@ RunningScope::~RunningScope() {
 }
 
 void bind_running(py::module_& module) {
-  py::class_<Running, std::shared_ptr<Running>>(module, "Running");
+  const py::class_<Running, std::shared_ptr<Running>> running(module, "Running");
   module.def("make_gloo_threads_yield", &make_gloo_threads_yield, py::arg("group_size"));
   module.def("is_splitting", [] { return splitting_store() != nullptr; });
   module.def("put_weight_gradient", &put_weight_gradient, py::arg("work"), py::arg("bytes"));

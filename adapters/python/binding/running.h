@@ -33,7 +33,7 @@ struct Running {
 // Both are called without the GIL.
 class RunningScope {
  public:
-  explicit RunningScope(std::shared_ptr<Running> running);
+  explicit RunningScope(const std::shared_ptr<Running>& running);
   ~RunningScope();
   RunningScope(const RunningScope&) = delete;
   RunningScope& operator=(const RunningScope&) = delete;

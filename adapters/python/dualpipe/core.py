@@ -75,10 +75,10 @@ OverlapHook = Callable[..., tuple[Outputs, Optional[Tensor]]]
 def make_gloo_threads_yield() -> int:
     """Where ranks outnumber cores: Gloo's threads, on waking up, take no core from a rank that computes or sends.
 
-    All that this process has now get the policy SCHED_BATCH; gives how many have it. A `Pipeline` does this; call it for
-    a host's own schedule that is compared with ours, once the host has made its groups. The ranks of a machine are
-    LOCAL_WORLD_SIZE, as torchrun sets it, else those of the default group. DUALPIPE_GLOO_THREADS=yield or =preempt in
-    the environment decides whatever their number; raises ScheduleError for another value of it.
+    All that this process has now get the policy SCHED_BATCH; gives how many have it. A `Pipeline` does this; call it
+    for a host's own schedule that is compared with ours, once the host has made its groups. The ranks of a machine are
+    as torchrun, Open MPI or Hydra says, else those of the default group. DUALPIPE_GLOO_THREADS=yield or =preempt in the
+    environment decides whatever their number; raises ScheduleError for another value of it.
     plugin/runtime/gloo_threads.h has the reason.
     """
     return _core.make_gloo_threads_yield(torch.distributed.get_world_size())

@@ -181,7 +181,7 @@ def paired(cpu, ours, theirs, limit, of, floor=None):
     """Both sides vary, and more from turn to turn than within one: the median over the turns of their ratio."""
     ratio = statistics.median(a / b for a, b in zip(cpu[ours]["cpu_us_samples"], cpu[theirs]["cpu_us_samples"]))
     us = lambda name: cpu[name]["cpu_us_per_action"]
-    also = f"; {us(floor):.0f} us where its threads yield too" if floor else ""
+    also = f"; {us(floor):.0f} us with Gloo's threads as the engine has them" if floor else ""
     return bound(ratio, limit, f"{ours}: CPU per action over Gloo, of {of}'s",
                  f"{us(ours):.0f} of {us(theirs):.0f} us, {len(cpu[ours]['cpu_us_samples'])} turns{also}")
 

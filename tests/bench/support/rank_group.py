@@ -41,8 +41,10 @@ class RankGroup:
 
     def __init__(self, name, command, count):
         self.name = name
-        where = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        shared = {**os.environ, **KEEP_MEMORY, **where, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        where = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(max(count, 1)), "MASTER_ADDR": "127.0.0.1",
+                 "MASTER_PORT": str(free_port())}
+        callers = {key: value for key, value in os.environ.items() if key != "DUALPIPE_GLOO_THREADS"}
+        shared = {**callers, **KEEP_MEMORY, **where, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         self.ranks = [subprocess.Popen([str(part) for part in command], env={**shared, "RANK": str(rank)}, text=True,
                                        bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                        preexec_fn=die_with_parent)

@@ -435,5 +435,6 @@ def gloo_threads() -> tuple[set[int], set[int]]:
     """Policies of Gloo's threads before and after their group has a pipeline."""
     before = policies()
     os.environ["DUALPIPE_GLOO_THREADS"] = "yield"  # As many processors as there may be.
-    Pipeline("1f1b", dist.group.WORLD, local_stages("1f1b", 2, make_stages(Block, 2, torch.float32)), num_microbatches=2)
+    stages = local_stages("1f1b", 2, make_stages(Block, 2, torch.float32))
+    Pipeline("1f1b", dist.group.WORLD, stages, num_microbatches=2)
     return before, policies()

@@ -323,7 +323,7 @@ def main() -> int:
                   f"{renames} saves without a gap" if not missing else f"not {', '.join(missing[:3])}",
                   renames == len(KINDS) and not missing)]
     if options.every == 1:
-        share = statistics.median(stalled)
+        share = statistics.median(stalled) if stalled else 100.0
         reached.append(print_row("what an asynchronous save stalls training, median of 6",
                                  "under 10 % of its length", f"{share:.1f} %", share < 10 and len(stalled) == 6))
     return 0 if all(reached) else 1
