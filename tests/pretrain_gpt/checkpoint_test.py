@@ -24,7 +24,7 @@ from safetensors import safe_open
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from outputs import communicate_all  # noqa: E402
 from ports import free_port  # noqa: E402
-from trainer_ranks import prepare_data, rank_variables, train_command  # noqa: E402
+from trainer_ranks import fault_variables, prepare_data, rank_variables, train_command  # noqa: E402
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 FAULT_LIBRARY = os.path.abspath(sys.argv.pop(1)) if sys.argv[1:2] and sys.argv[1].endswith(".so") else None
@@ -80,8 +80,7 @@ class CheckpointTest(unittest.TestCase):
 
     def fault(self, kind: str, at: int, file: pathlib.Path | None = None) -> dict[str, str]:
         """The environment of a rank that it hits at its `at`-th fsync; it writes `file` then."""
-        return {"LD_PRELOAD": FAULT_LIBRARY, "TRAINER_FAULT_IN": "save", "TRAINER_FAULT_KIND": kind,
-                "TRAINER_FAULT_AT": str(at), "TRAINER_FAULT_FILE": str(file or self.folder / "moment")}
+        return fault_variables(FAULT_LIBRARY, kind, "save", at, file or self.folder / "moment")
 
     def outcomes(self, world_size: int, settings: list[str],
                  machines: list[pathlib.Path] | None = None) -> list[tuple[int, str, str]]:

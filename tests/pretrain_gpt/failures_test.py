@@ -23,7 +23,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from ports import free_port  # noqa: E402
-from trainer_ranks import prepare_data, rank_variables, train_command  # noqa: E402
+from trainer_ranks import fault_variables, prepare_data, rank_variables, train_command  # noqa: E402
 
 PROGRAM = os.path.abspath(sys.argv.pop(1))
 FAULT_LIBRARY = os.path.abspath(sys.argv.pop(1)) if sys.argv[1:2] and sys.argv[1].endswith(".so") else None
@@ -207,8 +207,7 @@ class FailuresTest(unittest.TestCase):
                 self.assertEqual(codes[victim], -signal.SIGKILL)
 
     def with_fault(self, kind, part, at, moment):
-        return {"LD_PRELOAD": FAULT_LIBRARY, "TRAINER_FAULT_KIND": kind, "TRAINER_FAULT_IN": part,
-                "TRAINER_FAULT_AT": str(at), "TRAINER_FAULT_FILE": str(moment)}
+        return fault_variables(FAULT_LIBRARY, kind, part, at, moment)
 
     @unittest.skipUnless(FAULT_LIBRARY, "a sanitizer does not go with a library that is preloaded")
     def test_a_rank_that_computes_for_ever_is_named_by_all(self):

@@ -31,6 +31,12 @@ def rank_variables(rank: int, world_size: int, port: int, address: str = "127.0.
                               "MASTER_ADDR": address, "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
 
 
+def fault_variables(library: str | Path, kind: str, part: str, at: int, file: Path) -> dict[str, str]:
+    """What a rank's environment has more so that a fault hits it (trainer_fault.cc, which `library` is built from)."""
+    return {"LD_PRELOAD": str(library), "TRAINER_FAULT_KIND": kind, "TRAINER_FAULT_IN": part,
+            "TRAINER_FAULT_AT": str(at), "TRAINER_FAULT_FILE": str(file)}
+
+
 def train_command(program: str | Path, config: Path, settings: Iterable[str]) -> list[str]:
     """`settings` are key=value."""
     return [str(program), "train", "--config", str(config),

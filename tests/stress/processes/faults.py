@@ -39,6 +39,7 @@ from rows import print_row, print_skipped, tell
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 import hosts  # noqa: E402
+from trainer_ranks import fault_variables  # noqa: E402
 
 SIZE = 4
 STEP_TIMEOUT = 6
@@ -133,9 +134,8 @@ class Faults:
     def in_a_step(self, kind: str) -> Outcome:
         rank = self.random.randrange(SIZE)
         moment = self.folder / f"moment{self.count}"
-        fault = {"LD_PRELOAD": str(self.library), "TRAINER_FAULT_KIND": "kill" if kind == "killed" else kind,
-                 "TRAINER_FAULT_IN": self.random.choice(PARTS), "TRAINER_FAULT_AT": str(self.random.randrange(40, 160)),
-                 "TRAINER_FAULT_FILE": str(moment)}
+        fault = fault_variables(self.library, "kill" if kind == "killed" else kind, self.random.choice(PARTS),
+                                self.random.randrange(40, 160), moment)
         run, _ = self.start(environment=lambda one: fault if one == rank else {})
         with run:
             run.wait_for(moment.exists, 60, "the fault")

@@ -304,7 +304,7 @@ def main() -> int:
         return 1
     with tempfile.TemporaryDirectory() as name:
         saves = Saves(options.build.resolve() / "bin" / "pretrain_gpt", Path(name).resolve())
-        stalled = [] if options.every > 1 else saves.stalled_shares()
+        stalled = saves.stalled_shares() if options.every == 1 else None
         calls = {kind: saves.calls_of(kind) for kind in KINDS}
         cases = [case for kind in KINDS for case in cases_of(kind, calls[kind], options.every)]
         outcomes = try_all(saves, cases)
@@ -322,7 +322,7 @@ def main() -> int:
         print_row("what a save syncs", "each file and its folder before the rename, the folder of both after it",
                   f"{renames} saves without a gap" if not missing else f"not {', '.join(missing[:3])}",
                   renames == len(KINDS) and not missing)]
-    if options.every == 1:
+    if stalled is not None:
         share = statistics.median(stalled) if stalled else 100.0
         reached.append(print_row("what an asynchronous save stalls training, median of 6",
                                  "under 10 % of its length", f"{share:.1f} %", share < 10 and len(stalled) == 6))
